@@ -1,0 +1,115 @@
+# Every command a person needs. `make demo` and `make test` set the machine up, build and run.
+#
+#   make deps     install what is missing (Debian, Ubuntu)      make lint    format, clang-tidy, cppcheck
+#   make build    build/statelab                                make clean   remove build/
+#   make demo     experiments/quickstart.yaml, CSV and a plot   make test    all tests; SANITIZE=1 for ASan and UBSan
+#
+# Variables: BUILD=build (output folder), SANITIZE=1, MARCH=x86-64-v3 (native, x86-64, ... for the CPU code), CC.
+
+BUILD ?= build$(if $(SANITIZE),/sanitize)
+LIBRARIES := openblas gsl yaml-0.1 jansson
+
+CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
+MARCH ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3,native)
+WARNINGS := -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes -Werror
+OPTIMISE := $(if $(SANITIZE),-O1 -fno-omit-frame-pointer -fsanitize=address$(,)undefined -fno-sanitize-recover=all,-O3)
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+, := ,
+
+CPPFLAGS += -I. -D_GNU_SOURCE
+CFLAGS += -std=c17 -g $(OPTIMISE) -march=$(MARCH) -fno-math-errno -fno-trapping-math -ffp-contract=fast -fopenmp $(WARNINGS)
+PKG_CFLAGS = $(shell pkg-config --cflags $(LIBRARIES) 2>/dev/null)
+LDLIBS = $(shell pkg-config --libs $(LIBRARIES) 2>/dev/null) -lm
+
+SOURCES := $(sort $(wildcard kernels/*.c kernels/cpu/*.c tasks/*.c attention/*.c harness/*.c))
+LIBRARY_SOURCES := $(filter-out harness/main.c,$(SOURCES))
+TESTS := $(sort $(wildcard tests/test_*.c))
+TEST_SUPPORT := $(filter-out $(TESTS),$(sort $(wildcard tests/*.c)))
+# These are built a second time with real = double, where differences and oracles can be held to 1e-10.
+DOUBLE_TESTS := $(filter tests/test_ops.c tests/test_attention.c tests/test_model.c,$(TESTS))
+
+objects = $(patsubst %.c,$(BUILD)/$(1)/%.o,$(2))
+TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TESTS)) \
+	$(patsubst tests/%.c,$(BUILD)/tests/%_double,$(DOUBLE_TESTS))
+
+.PHONY: all build deps deps-test deps-lint demo test lint format clean
+all: build
+build: deps
+	@$(MAKE) --no-print-directory $(BUILD)/statelab
+
+# ---- dependencies ----
+
+# $(call require,pkg-config modules,programs,packages): installs the packages unless everything is there.
+define require
+	@missing=; \
+	command -v pkg-config >/dev/null || missing=pkg-config; \
+	for module in $(1); do pkg-config --exists $$module 2>/dev/null || missing="$$missing $$module"; done; \
+	for program in $(2); do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	if [ -n "$$missing" ]; then sh tests/install.sh "$$missing" $(3); fi
+endef
+
+deps:
+	$(call require,$(LIBRARIES),$(CC) gnuplot,pkg-config:pkg-config openblas:libopenblas-dev gsl:libgsl-dev yaml-0.1:libyaml-dev jansson:libjansson-dev $(CC):gcc gnuplot:gnuplot-nox)
+deps-test: deps
+	$(call require,cmocka,valgrind,pkg-config:pkg-config cmocka:libcmocka-dev valgrind:valgrind)
+deps-lint: deps-test
+	$(call require,,clang-format clang-tidy cppcheck,clang-format:clang-format clang-tidy:clang-tidy cppcheck:cppcheck)
+
+# ---- build ----
+
+$(BUILD)/statelab: $(BUILD)/float/harness/main.o $(BUILD)/libstatelab.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/libstatelab.a: $(call objects,float,$(LIBRARY_SOURCES))
+$(BUILD)/libstatelab_double.a: $(call objects,double,$(LIBRARY_SOURCES))
+$(BUILD)/%.a:
+	@rm -f $@
+	ar rcs $@ $^
+
+compile = @mkdir -p $(@D); echo "  cc $<"; $(CC) $(CPPFLAGS) $(PKG_CFLAGS) $(CFLAGS) $(1) -MMD -MP -c -o $@ $<
+$(BUILD)/float/%.o: %.c Makefile
+	$(call compile,)
+$(BUILD)/double/%.o: %.c Makefile
+	$(call compile,-DSTATELAB_DOUBLE)
+
+# Only this file sees the version, so that a commit rebuilds one object.
+$(BUILD)/float/harness/version.o $(BUILD)/double/harness/version.o: CPPFLAGS += -DSTATELAB_VERSION='"$(VERSION)"'
+$(BUILD)/float/harness/version.o $(BUILD)/double/harness/version.o: $(BUILD)/version
+$(BUILD)/version: force
+	@mkdir -p $(@D); echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@
+.PHONY: force
+
+# ---- test ----
+
+$(BUILD)/tests/%_double: $(BUILD)/double/tests/%.o $(call objects,double,$(TEST_SUPPORT)) $(BUILD)/libstatelab_double.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+$(BUILD)/tests/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+.SECONDARY:
+
+test: deps-test
+	@$(MAKE) --no-print-directory $(BUILD)/statelab $(TEST_PROGRAMS)
+	@sh tests/run.sh $(BUILD)
+
+# ---- demo ----
+
+demo: build
+	$(BUILD)/statelab run experiments/quickstart.yaml
+	$(BUILD)/statelab report runs/quickstart
+	$(BUILD)/statelab plot runs/quickstart
+
+# ---- lint ----
+
+C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
+lint: deps-lint
+	clang-format --dry-run --Werror $(C_FILES)
+	printf '%s\n' $(SOURCES) $(TESTS) $(TEST_SUPPORT) | xargs -P 2 -n 4 clang-tidy --quiet --warnings-as-errors='*' -- $(CPPFLAGS) $(PKG_CFLAGS) -std=c17 -fopenmp -DSTATELAB_VERSION='""'
+	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 -I. --suppress=missingIncludeSystem $(SOURCES) $(TEST_SUPPORT)
+format:
+	clang-format -i $(C_FILES)
+
+clean:
+	rm -rf build
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

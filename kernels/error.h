@@ -1,0 +1,16 @@
+/* How a failure travels: by value, upward, with a message that a user can act on. */
+#ifndef STATELAB_KERNELS_ERROR_H
+#define STATELAB_KERNELS_ERROR_H
+
+struct error {
+    char message[1024];
+};
+
+/* Fills `error` (which may be NULL) as printf does. Always returns -1, so that a function
+ * can end with `return error_set(error, ...)`. */
+int error_set(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts `prefix: ` before the message already in `error`. Always returns -1. */
+int error_prefix(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
