@@ -6,6 +6,8 @@
 #
 # Variables: BUILD=build (output folder), SANITIZE=1, MARCH=x86-64-v3 (native, x86-64, ... for the CPU code), CC.
 
+MAKEFLAGS += $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+
 BUILD ?= build$(if $(SANITIZE),/sanitize)
 LIBRARIES := openblas gsl yaml-0.1 jansson
 
