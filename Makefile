@@ -6,7 +6,12 @@
 #
 # Variables: BUILD=build (output folder), SANITIZE=1, MARCH=x86-64-v3 (native, x86-64, ... for the CPU code), CC.
 
-MAKEFLAGS += $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
+MAKEFLAGS := $(MAKEFLAGS) -j$(shell nproc)
+endif
+
+# A comma, for use inside a function call.
+, := ,
 
 BUILD ?= build$(if $(SANITIZE),/sanitize)
 LIBRARIES := openblas gsl yaml-0.1 jansson
@@ -16,12 +21,11 @@ MARCH ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3,native)
 WARNINGS := -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes -Werror
 OPTIMISE := $(if $(SANITIZE),-O1 -fno-omit-frame-pointer -fsanitize=address$(,)undefined -fno-sanitize-recover=all,-O3)
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-, := ,
 
 CPPFLAGS += -I. -D_GNU_SOURCE
 CFLAGS += -std=c17 -g $(OPTIMISE) -march=$(MARCH) -fno-math-errno -fno-trapping-math -ffp-contract=fast -fopenmp $(WARNINGS)
-PKG_CFLAGS = $(shell pkg-config --cflags $(LIBRARIES) 2>/dev/null)
-LDLIBS = $(shell pkg-config --libs $(LIBRARIES) 2>/dev/null) -lm
+PKG_CFLAGS := $(shell pkg-config --cflags $(LIBRARIES) 2>/dev/null)
+LDLIBS := $(shell pkg-config --libs $(LIBRARIES) 2>/dev/null) -lm
 
 SOURCES := $(sort $(wildcard kernels/*.c kernels/cpu/*.c tasks/*.c attention/*.c harness/*.c))
 LIBRARY_SOURCES := $(filter-out harness/main.c,$(SOURCES))
