@@ -7,8 +7,6 @@
 #include "kernels/ops.h"
 #include "tasks/task.h"
 
-enum precision { PRECISION_FP32, PRECISION_TF32, PRECISION_BF16 };
-
 struct model_options {
     int layers, heads, dim;
     int ffn_dim; /* F; 0 = ceil(8/3 dim) rounded up to a multiple of 256 */

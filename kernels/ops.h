@@ -25,6 +25,11 @@ struct device {
     const struct ops *ops;
 };
 
+/* What products and attention compute in; storage is `real` in all three. The CPU always takes fp32. */
+enum precision { PRECISION_FP32, PRECISION_TF32, PRECISION_BF16 };
+
+struct recording; /* operations that a device keeps to run again; private to the device */
+
 /* ---- attention: the traits of the one block loop ---- */
 
 enum attention_weights {
@@ -99,6 +104,18 @@ struct ops {
     void (*zero)(struct device *device, void *memory, size_t bytes);
     /* Frees the device and what belongs to it; not the blocks still allocated. */
     void (*close)(struct device *device);
+
+    /* 0, or -1 with a message if any operation since the device was opened has failed (a device that was lost, an
+     * unsupported size): results since then mean nothing. Look after download(), which waits for the work. */
+    int (*check)(struct device *device, struct error *error);
+
+    /* ---- recordings ----
+     * Issues what issue(context) issues. With *recording NULL the device calls issue, and may store in *recording
+     * what was issued; later calls with that *recording may replay it and not call issue at all (CUDA: one graph
+     * launch; the CPU calls issue every time and leaves *recording NULL). So issue must issue the same operations
+     * with the same arguments each time, and none of allocate, release, upload, download, check. */
+    void (*repeat)(struct device *device, struct recording **recording, void (*issue)(void *context), void *context);
+    void (*recording_free)(struct device *device, struct recording *recording); /* NULL is allowed */
 
     /* to [N, C] = from [N, C], rows ldto and ldfrom apart. */
     void (*copy_rows)(struct device *device, real *to, int ldto, const real *from, int ldfrom, int N, int C);
@@ -204,6 +221,8 @@ struct ops {
                            const struct optimizer *optimizer, real *scratch);
     size_t (*optimizer_scratch)(size_t count);
 };
+
+/* The CUDA device is declared in kernels/cuda.h. */
 
 /* The CPU device with that many threads (0: as many as the machine has). Ends with ops->close. */
 struct device *cpu_device_open(int threads, struct error *error);

@@ -1,0 +1,218 @@
+/* What the files of the CUDA device share: the device, kernel launches, and reductions of a fixed order.
+ * A kernel launched by cuda_launch may start while the one before it ends: it calls cuda_wait() before it
+ * touches memory. */
+#ifndef STATELAB_KERNELS_CUDA_DEVICE_CUH
+#define STATELAB_KERNELS_CUDA_DEVICE_CUH
+
+#include <cuda_runtime.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+#include "kernels/cuda.h"
+#include "kernels/ops.h"
+}
+
+enum {
+    CUDA_TICKETS = 16,      /* counters for `cuda_last_block`, one per kind of kernel */
+    CUDA_PARTIAL_ROWS = 256 /* most blocks whose partial sums one block adds up */
+};
+
+struct cublas; /* kernels/cuda/cublas.cu */
+
+struct cuda_device {
+    struct device base;
+    int ordinal;
+    int multiprocessors;
+    int shared_limit; /* bytes of shared memory that one block may ask for */
+    bool overlap;     /* compute capability 9.0 and up: a kernel may start before the one ahead of it ends */
+    enum precision precision;
+    cudaStream_t stream;
+    struct cublas *cublas;
+    void *workspace; /* free between operations: cuBLAS and partial sums */
+    size_t workspace_bytes;
+    unsigned *tickets; /* [CUDA_TICKETS], 0 between kernels */
+    char name[256];
+    struct error failure; /* the first one; message "" = none */
+};
+
+/* The CUDA device behind `device`, made current for the calling thread. */
+static inline struct cuda_device *cuda_enter(struct device *device)
+{
+    struct cuda_device *cuda = reinterpret_cast<struct cuda_device *>(device);
+    cudaSetDevice(cuda->ordinal);
+    return cuda;
+}
+
+/* Keeps the first failure for ops->check(). */
+void cuda_note(struct cuda_device *cuda, cudaError_t status, const char *operation);
+
+/* Launches kernel(arguments...) on the device's stream. */
+template <typename... Parameters, typename... Arguments>
+static void cuda_launch(struct cuda_device *cuda, const char *operation, void (*kernel)(Parameters...), dim3 grid,
+                        dim3 block, size_t shared, Arguments... arguments)
+{
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = cuda->stream;
+    config.attrs = &attribute;
+    config.numAttrs = cuda->overlap ? 1 : 0;
+    cuda_note(cuda, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
+}
+
+static inline unsigned cuda_blocks(size_t count, size_t per_block)
+{
+    return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
+
+#ifdef __CUDACC__
+
+/* Everything that earlier kernels wrote is visible after it. */
+__device__ static inline void cuda_wait()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+
+template <typename T> __device__ static inline T warp_sum(T value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, distance);
+    return value;
+}
+
+/* The sum over the block, in every thread; blockDim.x a multiple of 32. */
+template <typename T> __device__ static inline T block_sum(T value)
+{
+    __shared__ T parts[32];
+    value = warp_sum(value);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        parts[threadIdx.x / 32] = value;
+    __syncthreads();
+    T total = 0;
+    for (unsigned warp = 0; warp < blockDim.x / 32; warp++)
+        total += parts[warp];
+    return total;
+}
+
+/* True in every thread of the block that gets there last, with all other blocks' writes visible.
+ * The ticket is 0 again for the next kernel. */
+__device__ static inline bool cuda_last_block(unsigned *ticket)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        unsigned blocks = gridDim.x * gridDim.y * gridDim.z;
+        last = atomicAdd(ticket, 1) == blocks - 1;
+        if (last)
+            *ticket = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+/* sum [columns] = the sum of partial [rows, columns] over its rows, by one block whose size is a multiple of 32:
+ * each warp adds every warps-th row of 32 columns, and the warps' sums are added in order. */
+__device__ static inline void sum_partials(float *sum, const float *partial, int rows, int columns)
+{
+    __shared__ float parts[32][33];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    for (int first = 0; first < columns; first += 32) {
+        int column = first + lane;
+        float total = 0;
+        if (column < columns)
+            for (int row = warp; row < rows; row += warps)
+                total += __ldcg(&partial[(size_t)row * columns + column]);
+        parts[warp][lane] = total;
+        __syncthreads();
+        if (warp == 0 && column < columns) {
+            for (int other = 1; other < warps; other++)
+                total += parts[other][lane];
+            sum[column] = total;
+        }
+        __syncthreads();
+    }
+}
+
+#endif
+
+/* ---- the operations, by file ---- */
+
+/* linear.cu */
+int cuda_linear_open(struct cuda_device *cuda, struct error *error);
+void cuda_linear_close(struct cuda_device *cuda);
+void cuda_linear_forward(struct device *device, real *y, int ldy, const real *x, int ldx, const real *w, int N, int I,
+                         int O);
+void cuda_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
+                                int N, int I, int O, bool add);
+void cuda_linear_backward_weight(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx,
+                                 int N, int I, int O);
+
+/* norm.cu */
+void cuda_rmsnorm_forward(struct device *device, real *sum, real *y, real *rstd, const real *x, const real *delta,
+                          const real *weight, int N, int C, double epsilon);
+void cuda_rmsnorm_backward(struct device *device, real *dx, real *dweight, const real *dy, const real *dsum,
+                           const real *sum, const real *rstd, const real *weight, int N, int C, real *scratch);
+size_t cuda_rmsnorm_scratch(int N, int C);
+void cuda_head_norm_forward(struct device *device, real *x, int ld, real *saved, const real *weight, int N, int heads,
+                            int D, double epsilon);
+void cuda_head_norm_backward(struct device *device, real *dx, int ld, real *dweight, const real *saved,
+                             const real *weight, int N, int heads, int D, real *scratch);
+
+/* pointwise.cu */
+void cuda_copy_rows(struct device *device, real *to, int ldto, const real *from, int ldfrom, int N, int C);
+void cuda_swiglu_forward(struct device *device, real *h, const real *gate_up, int N, int F);
+void cuda_swiglu_backward(struct device *device, real *dgate_up, const real *dh, const real *gate_up, int N, int F);
+void cuda_rope(struct device *device, real *x, int ld, int B, int T, int first, int heads, int D, double base,
+               int direction);
+void cuda_gate_forward(struct device *device, real *out, const real *logit, int ld, const real *bias, int N, int H,
+                       enum gate_function function, double scale);
+void cuda_gate_backward(struct device *device, real *dlogit, real *dbias, const real *dout, const real *logit, int ld,
+                        const real *bias, int N, int H, enum gate_function function, double scale);
+
+/* embedding.cu */
+void cuda_embedding_forward(struct device *device, real *x, const real *table, const int *tokens, int N, int C);
+void cuda_embedding_backward(struct device *device, real *dtable, const real *dx, const int *tokens, int N, int C,
+                             int V);
+
+/* householder.cu */
+void cuda_householder_forward(struct device *device, real *w, const real *x, const real *conv, int width, int B, int T,
+                              int K, int D);
+void cuda_householder_backward(struct device *device, real *dx, real *dconv, const real *dw, const real *x,
+                               const real *conv, int width, int B, int T, int K, int D, real *scratch);
+
+/* attention*.cu */
+size_t cuda_attention_saved(const struct attention_shape *shape);
+size_t cuda_attention_scratch(const struct device *device, const struct attention_shape *shape, bool backward);
+void cuda_attention_forward(struct device *device, const struct attention_shape *shape,
+                            const struct attention_inputs *in, real *o, real *saved, real *scratch);
+void cuda_attention_backward(struct device *device, const struct attention_shape *shape,
+                             const struct attention_inputs *in, const real *o, const real *dout, const real *saved,
+                             const struct attention_gradients *gradients, real *scratch);
+size_t cuda_attention_cache(const struct attention_shape *shape);
+void cuda_attention_decode(struct device *device, const struct attention_shape *shape,
+                           const struct attention_inputs *in, int t, real *o, real *cache);
+
+/* loss.cu */
+void cuda_cross_entropy(struct device *device, struct train_state *state, real *losses, real *dlogits,
+                        const real *logits, const int *targets, int N, int V);
+void cuda_predict(struct device *device, int *prediction, real *log_prob, const real *logits, const int *targets,
+                  int N, int V);
+
+/* optimizer.cu */
+void cuda_optimizer_step(struct device *device, struct train_state *state, real *parameters, const real *gradients,
+                         real *moment1, real *moment2, size_t count, size_t decayed, const struct optimizer *optimizer,
+                         real *scratch);
+size_t cuda_optimizer_scratch(size_t count);
+
+#endif
