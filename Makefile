@@ -94,6 +94,13 @@ $(BUILD)/tests/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT))
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 .SECONDARY:
 
+# The README's worked example is compiled and used by a test.
+$(BUILD)/readme_example.h: README.md
+	@mkdir -p $(@D)
+	@sed -n '/^```c$$/,/^```$$/{/^```/d;p}' $< > $@
+$(BUILD)/float/tests/test_readme.o: $(BUILD)/readme_example.h
+$(BUILD)/float/tests/test_readme.o: CPPFLAGS += -I$(BUILD)
+
 test: deps-test
 	@$(MAKE) --no-print-directory $(BUILD)/statelab $(TEST_PROGRAMS)
 	@sh tests/run.sh $(BUILD)
@@ -108,10 +115,14 @@ demo: build
 # ---- lint ----
 
 C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
-lint: deps-lint
-	clang-format --dry-run --Werror $(C_FILES)
-	printf '%s\n' $(SOURCES) $(TESTS) $(TEST_SUPPORT) | xargs -P 2 -n 4 clang-tidy --quiet --warnings-as-errors='*' -- $(CPPFLAGS) $(PKG_CFLAGS) -std=c17 -fopenmp -DSTATELAB_VERSION='""'
-	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 -I. --suppress=missingIncludeSystem $(SOURCES) $(TEST_SUPPORT)
+LINT_FLAGS = $(CPPFLAGS) -I$(BUILD) $(PKG_CFLAGS) -std=c17 -fopenmp -DSTATELAB_VERSION=1
+lint: deps-lint $(BUILD)/readme_example.h
+	@clang-format --dry-run --Werror $(C_FILES)
+	@printf '%s\n' $(SOURCES) $(TESTS) $(TEST_SUPPORT) | \
+		xargs -P $(shell nproc) -n 4 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- $(LINT_FLAGS)' clang-tidy
+	@cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+		--suppress=missingIncludeSystem -I. $(SOURCES) $(TEST_SUPPORT)
+	@echo "lint: clean"
 format:
 	clang-format -i $(C_FILES)
 
