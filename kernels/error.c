@@ -1,4 +1,4 @@
-/* Error messages: see error.h. */
+/* Error messages: see error.h. A message too long for its place is cut. */
 #include "kernels/error.h"
 
 #include <stdarg.h>
@@ -23,10 +23,10 @@ int error_prefix(struct error *error, const char *format, ...)
         memcpy(rest, error->message, sizeof rest);
         va_list arguments;
         va_start(arguments, format);
-        int used = vsnprintf(error->message, sizeof error->message, format, arguments);
+        vsnprintf(error->message, sizeof error->message, format, arguments);
         va_end(arguments);
-        if (used >= 0 && (size_t)used < sizeof error->message)
-            snprintf(error->message + used, sizeof error->message - (size_t)used, ": %s", rest);
+        strncat(error->message, ": ", sizeof error->message - strlen(error->message) - 1);
+        strncat(error->message, rest, sizeof error->message - strlen(error->message) - 1);
     }
     return -1;
 }
