@@ -14,10 +14,7 @@ extern "C" {
 #include "kernels/ops.h"
 }
 
-enum {
-    CUDA_TICKETS = 16,      /* counters for `cuda_last_block`, one per kind of kernel */
-    CUDA_PARTIAL_ROWS = 256 /* most blocks whose partial sums one block adds up */
-};
+enum { CUDA_PARTIAL_ROWS = 256 }; /* into how many partial sums, at most, an operation splits a sum over rows */
 
 struct cublas; /* kernels/cuda/cublas.cu */
 
@@ -32,7 +29,7 @@ struct cuda_device {
     struct cublas *cublas;
     void *workspace; /* free between operations: cuBLAS and partial sums */
     size_t workspace_bytes;
-    unsigned *tickets; /* [CUDA_TICKETS], 0 between kernels */
+    unsigned *ticket; /* for cuda_last_block; 0 between kernels */
     char name[256];
     struct error failure; /* the first one; message "" = none */
 };
@@ -121,36 +118,31 @@ __device__ static inline bool cuda_last_block(unsigned *ticket)
     return last;
 }
 
-/* sum [columns] = the sum of partial [rows, columns] over its rows, by one block whose size is a multiple of 32:
- * each warp adds every warps-th row of 32 columns, and the warps' sums are added in order. */
-__device__ static inline void sum_partials(float *sum, const float *partial, int rows, int columns)
-{
-    __shared__ float parts[32][33];
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    for (int first = 0; first < columns; first += 32) {
-        int column = first + lane;
-        float total = 0;
-        if (column < columns)
-            for (int row = warp; row < rows; row += warps)
-                total += __ldcg(&partial[(size_t)row * columns + column]);
-        parts[warp][lane] = total;
-        __syncthreads();
-        if (warp == 0 && column < columns) {
-            for (int other = 1; other < warps; other++)
-                total += parts[other][lane];
-            sum[column] = total;
-        }
-        __syncthreads();
-    }
-}
-
 #endif
+
+/* sum [columns] = the sum of partial [rows, columns] over its rows, in an order that depends on `rows` only. */
+void cuda_sum_rows(struct cuda_device *cuda, const char *operation, float *sum, const float *partial, int rows,
+                   size_t columns);
 
 /* ---- the operations, by file ---- */
 
+/* c [M, N] = A B^T, or c += A B^T if add. A(m, k) is a[m*lda + k], or a[k*lda + m] if a_transposed; B [N, K] alike. */
+struct product {
+    float *c;
+    const float *a, *b;
+    int ldc, lda, ldb, M, N, K;
+    bool a_transposed, b_transposed, add;
+};
+
+/* cublas.cu: opens the library, which belongs to the CUDA toolkit, at run time. */
+int cuda_cublas_open(struct cuda_device *cuda, struct error *error);
+void cuda_cublas_close(struct cuda_device *cuda);
+void cuda_cublas_multiply(struct cuda_device *cuda, const struct product *product);
+
+/* multiply.cu: small products on tensor cores, tf32 and bf16 only. */
+void cuda_small_multiply(struct cuda_device *cuda, const struct product *product);
+
 /* linear.cu */
-int cuda_linear_open(struct cuda_device *cuda, struct error *error);
-void cuda_linear_close(struct cuda_device *cuda);
 void cuda_linear_forward(struct device *device, real *y, int ldy, const real *x, int ldx, const real *w, int N, int I,
                          int O);
 void cuda_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
@@ -206,8 +198,8 @@ void cuda_attention_decode(struct device *device, const struct attention_shape *
 /* loss.cu */
 void cuda_cross_entropy(struct device *device, struct train_state *state, real *losses, real *dlogits,
                         const real *logits, const int *targets, int N, int V);
-void cuda_predict(struct device *device, int *prediction, real *log_prob, const real *logits, const int *targets,
-                  int N, int V);
+void cuda_predict(struct device *device, int *prediction, real *log_prob, const real *logits, const int *targets, int N,
+                  int V);
 
 /* optimizer.cu */
 void cuda_optimizer_step(struct device *device, struct train_state *state, real *parameters, const real *gradients,

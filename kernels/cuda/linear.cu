@@ -1,0 +1,35 @@
+/* Linear layers: three products, each to cuBLAS or, where it is small, to the kernel of multiply.cu. */
+#include "kernels/cuda/device.cuh"
+
+/* Multiplications up to which the own kernel was faster (measured on an H200: kernels/README.md). */
+static const double SMALL = 1.0e9;
+
+static void multiply(struct device *device, const struct product *product)
+{
+    struct cuda_device *cuda = cuda_enter(device);
+    if (cuda->precision != PRECISION_FP32 && (double)product->M * product->N * product->K <= SMALL)
+        cuda_small_multiply(cuda, product);
+    else
+        cuda_cublas_multiply(cuda, product);
+}
+
+void cuda_linear_forward(struct device *device, real *y, int ldy, const real *x, int ldx, const real *w, int N, int I,
+                         int O)
+{
+    const struct product product = { y, x, w, ldy, ldx, I, N, O, I, false, false, false };
+    multiply(device, &product);
+}
+
+void cuda_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
+                                int N, int I, int O, bool add)
+{
+    const struct product product = { dx, dy, w, lddx, lddy, I, N, I, O, false, true, add };
+    multiply(device, &product);
+}
+
+void cuda_linear_backward_weight(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx,
+                                 int N, int I, int O)
+{
+    const struct product product = { dw, dy, x, I, lddy, ldx, O, I, N, true, true, false };
+    multiply(device, &product);
+}
