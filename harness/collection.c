@@ -1,0 +1,196 @@
+/* All results of a sweep, as far as they exist, and the tables made from them. */
+#include "harness/collection.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness/search.h"
+#include "harness/select.h"
+
+int collection_open(struct collection *collection, const struct experiment *experiment, const char *folder,
+                    struct error *error)
+{
+    size_t count = (size_t)experiment->run_count;
+    *collection = (struct collection){ .experiment = experiment };
+    snprintf(collection->folder.text, sizeof collection->folder.text, "%s", folder);
+    collection->results = calloc(count, sizeof *collection->results);
+    collection->finished = calloc(count, sizeof *collection->finished);
+    collection->previous = search_previous(experiment);
+    if (collection->results && collection->finished && collection->previous)
+        return 0;
+    collection_close(collection);
+    return error_set(error, "not enough memory for the results of %zu runs", count);
+}
+
+void collection_close(struct collection *collection)
+{
+    for (int run = 0; collection->finished && collection->results && run < collection->experiment->run_count; run++)
+        if (collection->finished[run])
+            run_result_free(&collection->results[run]);
+    free(collection->results);
+    free(collection->finished);
+    free(collection->previous);
+    *collection = (struct collection){ 0 };
+}
+
+int collection_look(struct collection *collection, int run)
+{
+    if (collection->finished[run])
+        return 0;
+    const char *id = collection->experiment->runs[run].id;
+    collection->finished[run] = run_result_read(collection->folder.text, id, &collection->results[run], NULL) == 0;
+    return collection->finished[run];
+}
+
+int collection_refresh(struct collection *collection)
+{
+    int found = 0;
+    for (int run = 0; run < collection->experiment->run_count; run++)
+        found += collection_look(collection, run);
+    return found;
+}
+
+int collection_discard(struct collection *collection, int run, struct error *error)
+{
+    struct path folder = path_in(collection->folder.text, collection->experiment->runs[run].id);
+    struct path path = path_in(folder.text, "result.csv");
+    if (unlink(path.text) != 0 && errno != ENOENT)
+        return error_set(error, "cannot remove %s: %s", path.text, strerror(errno));
+    if (collection->finished[run])
+        run_result_free(&collection->results[run]);
+    collection->finished[run] = false;
+    return 0;
+}
+
+/* ---- states ---- */
+
+enum run_state collection_state(const struct collection *collection, int run)
+{
+    if (collection->finished[run])
+        return STATE_FINISHED;
+    for (int before = collection->previous[run]; before >= 0; before = collection->previous[before]) {
+        if (!collection->finished[before])
+            continue;
+        const struct run_result *result = &collection->results[before];
+        if (result->status == RUN_FAILED)
+            return STATE_BLOCKED;
+        return search_reached(&collection->experiment->search, result) ? STATE_UNNEEDED : STATE_WAITING;
+    }
+    return STATE_WAITING;
+}
+
+bool collection_is_due(const struct collection *collection, int run)
+{
+    int before = collection->previous[run];
+    return before < 0 || collection->finished[before];
+}
+
+struct sweep_counts collection_counts(const struct collection *collection)
+{
+    struct sweep_counts counts = { .planned = collection->experiment->run_count };
+    for (int run = 0; run < counts.planned; run++) {
+        enum run_state state = collection_state(collection, run);
+        counts.waiting += state == STATE_WAITING;
+        counts.unneeded += state == STATE_UNNEEDED;
+        counts.blocked += state == STATE_BLOCKED;
+        if (state != STATE_FINISHED)
+            continue;
+        enum run_status status = collection->results[run].status;
+        counts.done += status == RUN_DONE;
+        counts.diverged += status == RUN_DIVERGED;
+        counts.failed += status == RUN_FAILED;
+    }
+    return counts;
+}
+
+/* ---- tables ---- */
+
+bool collection_has_column(const struct experiment *experiment, int key)
+{
+    static const char *const fixed[] = { "seed",      "train.steps",     "task",
+                                         "task.name", "model.attention", "model.attention.name",
+                                         NULL };
+    const char *name = experiment->swept_keys[key];
+    int i = 0;
+    while (fixed[i] && strcmp(fixed[i], name) != 0)
+        i++;
+    if (!fixed[i])
+        return true;
+    for (int run = 0; run < experiment->run_count; run++)
+        if (strpbrk(experiment->runs[run].values[key], "{:") != NULL)
+            return true; /* {name: path, beta_max: 1}: more than the fixed column says */
+    return false;
+}
+
+static int write_results(const struct collection *collection, struct error *error)
+{
+    const struct experiment *experiment = collection->experiment;
+    struct file_output output;
+    if (file_begin(&output, path_in(collection->folder.text, "results.csv").text, error) != 0)
+        return -1;
+    char **row = calloc(2 * (size_t)experiment->swept_count + 1, sizeof *row);
+    int *keys = calloc((size_t)experiment->swept_count + 1, sizeof *keys);
+    int count = 0;
+    for (int key = 0; row && keys && key < experiment->swept_count; key++) {
+        if (!collection_has_column(experiment, key))
+            continue;
+        row[count] = experiment->swept_keys[key];
+        keys[count++] = key;
+    }
+    struct csv_writer writer = { output.stream, false };
+    if (row && keys)
+        run_result_header(&writer, row, count);
+    for (int run = 0; row && keys && run < experiment->run_count; run++) {
+        if (!collection->finished[run])
+            continue;
+        for (int i = 0; i < count; i++)
+            row[i] = experiment->runs[run].values[keys[i]];
+        run_result_rows(&writer, experiment->runs[run].id, &collection->results[run], row, count);
+    }
+    bool complete = row && keys;
+    free(row);
+    free(keys);
+    if (complete)
+        return file_commit(&output, error);
+    file_abandon(&output);
+    return error_set(error, "not enough memory for the table of results");
+}
+
+static bool is_newer(struct stat a, struct stat b)
+{
+    return a.st_mtim.tv_sec != b.st_mtim.tv_sec ? a.st_mtim.tv_sec > b.st_mtim.tv_sec
+                                                : a.st_mtim.tv_nsec > b.st_mtim.tv_nsec;
+}
+
+bool collection_is_stale(const struct collection *collection)
+{
+    const char *folder = collection->folder.text;
+    struct stat table, other;
+    if (stat(path_in(folder, "results.csv").text, &table) != 0 ||
+        stat(path_in(folder, "experiment.yaml").text, &other) != 0 || is_newer(other, table))
+        return true;
+    size_t size, rows = 1, lines = 0;
+    for (int run = 0; run < collection->experiment->run_count; run++) {
+        if (!collection->finished[run])
+            continue;
+        struct path path = path_in(path_in(folder, collection->experiment->runs[run].id).text, "result.csv");
+        if (stat(path.text, &other) == 0 && is_newer(other, table))
+            return true;
+        rows += collection->results[run].set_count > 0 ? (size_t)collection->results[run].set_count : 1;
+    }
+    char *text = file_read(path_in(folder, "results.csv").text, &size, NULL);
+    for (size_t i = 0; text && i < size; i++)
+        lines += text[i] == '\n';
+    free(text);
+    return lines != rows; /* no field holds a line break */
+}
+
+int collection_write(const struct collection *collection, struct error *error)
+{
+    if (write_results(collection, error) != 0 || select_write(collection, error) != 0)
+        return -1;
+    return collection->experiment->search.key[0] ? search_write(collection, error) : 0;
+}

@@ -1,0 +1,56 @@
+/* All results of a sweep, as far as they exist, and the tables made from them. */
+#ifndef STATELAB_HARNESS_COLLECTION_H
+#define STATELAB_HARNESS_COLLECTION_H
+
+#include "harness/files.h"
+#include "harness/results.h"
+
+/* Where a planned run stands. */
+enum run_state {
+    STATE_WAITING,
+    STATE_FINISHED, /* there is a result, whatever its status */
+    STATE_UNNEEDED, /* the search succeeded at a smaller value */
+    STATE_BLOCKED   /* the search waits for a run that failed */
+};
+
+struct collection {
+    const struct experiment *experiment; /* not owned */
+    struct path folder;                  /* the run directory */
+    struct run_result *results;          /* [run_count]; valid where finished */
+    bool *finished;                      /* [run_count] */
+    int *previous;                       /* [run_count] the run one step lower in the climb; -1 = none */
+};
+
+int collection_open(struct collection *collection, const struct experiment *experiment, const char *folder,
+                    struct error *error);
+void collection_close(struct collection *collection);
+
+/* Reads the result of one run, or of all, unless already known; the number of new ones. A damaged result
+ * counts as none. */
+int collection_look(struct collection *collection, int run);
+int collection_refresh(struct collection *collection);
+
+/* Forgets the result of a run, here and on disk, so that it is done again. */
+int collection_discard(struct collection *collection, int run, struct error *error);
+
+enum run_state collection_state(const struct collection *collection, int run);
+/* False while the search has not come to this run: a smaller value is still being tried. */
+bool collection_is_due(const struct collection *collection, int run);
+
+/* How many runs are in each state; finished ones by status. */
+struct sweep_counts {
+    int planned, waiting, unneeded, blocked;
+    int done, diverged, failed;
+};
+struct sweep_counts collection_counts(const struct collection *collection);
+
+/* Whether a swept key is a column of its own: not one of the fixed columns under another name. */
+bool collection_has_column(const struct experiment *experiment, int key);
+
+/* Whether the tables in the folder lack something that the runs' folders have. */
+bool collection_is_stale(const struct collection *collection);
+
+/* results.csv, summary.csv and, with a search, min_layers.csv. */
+int collection_write(const struct collection *collection, struct error *error);
+
+#endif

@@ -1,0 +1,87 @@
+/* What this machine lets this process use, and the device that a run is trained on. */
+#include "harness/machine.h"
+
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/cuda.h"
+
+/* The first two numbers of a control group's file; false if there are none ("max"). */
+static bool read_limit(const char *path, double *first, double *second)
+{
+    char text[128] = "";
+    FILE *stream = fopen(path, "r");
+    if (!stream)
+        return false;
+    bool read = fgets(text, sizeof text, stream) != NULL;
+    fclose(stream);
+    char *end = text, *rest = text;
+    *first = read ? strtod(text, &end) : 0;
+    *second = strtod(end, &rest);
+    return end != text && *first > 0;
+}
+
+int machine_cores(void)
+{
+    cpu_set_t set;
+    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    double quota, period;
+    if (read_limit("/sys/fs/cgroup/cpu.max", &quota, &period) && period > 0 && quota / period < cores)
+        cores = (int)(quota / period);
+    return cores > 0 ? cores : 1;
+}
+
+size_t machine_memory(void)
+{
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double limit, unused;
+    if (read_limit("/sys/fs/cgroup/memory.max", &limit, &unused) && limit < memory)
+        memory = limit;
+    if (read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", &limit, &unused) && limit < memory)
+        memory = limit;
+    return (size_t)memory;
+}
+
+int device_choose(struct device_choice *choice, const char *name, struct error *error)
+{
+    struct error reason;
+    *choice = (struct device_choice){ .threads = machine_cores() };
+    if (strcmp(name, "cpu") == 0)
+        return 0;
+    bool automatic = strcmp(name, "auto") == 0;
+    if (!automatic && strcmp(name, "cuda") != 0 && strncmp(name, "cuda:", 5) != 0)
+        return error_set(error, "unknown device '%s'; known are auto, cpu, cuda and cuda:N", name);
+    int devices = cuda_device_count(&reason);
+    if (devices == 0 && automatic)
+        return 0;
+    if (devices == 0)
+        return error_set(error, "%s", reason.message);
+    choice->cuda = true;
+    choice->count = devices;
+    if (strncmp(name, "cuda:", 5) != 0)
+        return 0;
+    char *end;
+    long ordinal = strtol(name + 5, &end, 10);
+    if (end == name + 5 || *end || ordinal < 0 || ordinal >= devices)
+        return error_set(error, "no device '%s'; there are %d, numbered from 0", name, devices);
+    choice->first = (int)ordinal;
+    choice->count = 1;
+    return 0;
+}
+
+struct device *device_open(const struct device_choice *choice, int index, enum precision precision, struct error *error)
+{
+    if (choice->cuda)
+        return cuda_device_open(choice->first + index % choice->count, precision, error);
+    return cpu_device_open(choice->threads, error);
+}
+
+const char *device_label(const struct device *device)
+{
+    const char *card = cuda_device_name(device);
+    return card[0] ? card : device->ops->name;
+}

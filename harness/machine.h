@@ -1,0 +1,27 @@
+/* What this machine lets this process use, and the device that a run is trained on. */
+#ifndef STATELAB_HARNESS_MACHINE_H
+#define STATELAB_HARNESS_MACHINE_H
+
+#include "kernels/ops.h"
+
+/* Cores, by affinity and control group; at least 1. */
+int machine_cores(void);
+
+/* Bytes of memory, by what is installed and by control group. */
+size_t machine_memory(void);
+
+/* How to open devices: "cpu", "cuda" (all of them), "cuda:N", or "auto" (CUDA if there is any, else the CPU). */
+struct device_choice {
+    bool cuda;
+    int first, count; /* CUDA devices: the first and how many */
+    int threads;      /* of the CPU device */
+};
+int device_choose(struct device_choice *choice, const char *name, struct error *error);
+
+/* Opens the device of worker `index`; ends with ops->close. */
+struct device *device_open(const struct device_choice *choice, int index, enum precision precision,
+                           struct error *error);
+/* "cpu" or the card's name. */
+const char *device_label(const struct device *device);
+
+#endif

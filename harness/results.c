@@ -1,0 +1,188 @@
+/* What one run found, as its folder's result.csv keeps it: the truth from which all other tables are made. */
+#include "harness/results.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/files.h"
+
+const char *const run_status_names[] = { "done", "diverged", "failed", NULL };
+
+static const char *const fixed_columns[] = {
+    "run",         "status",      "reason",     "task",       "attention",       "seed",
+    "steps",       "tokens",      "set",        "split",      "sequences",       "scored",
+    "errors",      "error",       "error_low",  "error_high", "sequence_errors", "sequence_error",
+    "last_scored", "last_errors", "last_error", "loss",       "majority",        NULL
+};
+
+void run_result_free(struct run_result *result)
+{
+    free(result->sets);
+    *result = (struct run_result){ 0 };
+}
+
+const struct evaluation *run_result_set(const struct run_result *result, const char *name, bool validation)
+{
+    for (int i = 0; i < result->set_count; i++)
+        if (result->sets[i].validation == validation && strcmp(result->sets[i].name, name) == 0)
+            return &result->sets[i].evaluation;
+    return NULL;
+}
+
+/* ---- writing ---- */
+
+void run_result_header(struct csv_writer *writer, char *const *keys, int key_count)
+{
+    for (int i = 0; fixed_columns[i]; i++)
+        csv_text(writer, fixed_columns[i]);
+    for (int i = 0; i < key_count; i++)
+        csv_text(writer, keys[i]);
+    csv_text(writer, "train_seconds");
+    csv_text(writer, "tokens_per_second");
+    csv_end_row(writer);
+}
+
+static void write_set(struct csv_writer *writer, const struct set_result *set)
+{
+    const struct evaluation *e = &set->evaluation;
+    csv_text(writer, set->name);
+    csv_text(writer, set->validation ? "validation" : "test");
+    csv_integer(writer, e->sequences);
+    csv_integer(writer, e->scored);
+    csv_integer(writer, e->errors);
+    csv_real(writer, rate(e->errors, e->scored));
+    csv_real(writer, set->interval.low);
+    csv_real(writer, set->interval.high);
+    csv_integer(writer, e->sequence_errors);
+    csv_real(writer, rate(e->sequence_errors, e->sequences));
+    csv_integer(writer, e->last_scored);
+    csv_integer(writer, e->last_errors);
+    csv_real(writer, rate(e->last_errors, e->last_scored));
+    csv_real(writer, -e->log_prob);
+    csv_real(writer, e->majority);
+}
+
+static void write_no_set(struct csv_writer *writer)
+{
+    enum { SET_COLUMNS = 15 };
+    for (int i = 0; i < SET_COLUMNS; i++)
+        csv_text(writer, "");
+}
+
+void run_result_rows(struct csv_writer *writer, const char *id, const struct run_result *result, char *const *values,
+                     int value_count)
+{
+    int rows = result->set_count > 0 ? result->set_count : 1;
+    for (int row = 0; row < rows; row++) {
+        csv_text(writer, id);
+        csv_text(writer, run_status_names[result->status]);
+        csv_text(writer, result->reason);
+        csv_text(writer, result->task);
+        csv_text(writer, result->attention);
+        csv_integer(writer, result->seed);
+        csv_integer(writer, result->steps);
+        csv_integer(writer, result->tokens);
+        if (result->set_count > 0)
+            write_set(writer, &result->sets[row]);
+        else
+            write_no_set(writer);
+        for (int i = 0; i < value_count; i++)
+            csv_text(writer, values[i]);
+        csv_real(writer, result->train_seconds);
+        csv_real(writer, result->tokens_per_second);
+        csv_end_row(writer);
+    }
+}
+
+int run_result_write(const char *folder, const char *id, const struct run_result *result, struct error *error)
+{
+    struct file_output output;
+    if (file_begin(&output, path_in(path_in(folder, id).text, "result.csv").text, error) != 0)
+        return -1;
+    struct csv_writer writer = { output.stream, false };
+    run_result_header(&writer, NULL, 0);
+    run_result_rows(&writer, id, result, NULL, 0);
+    return file_commit(&output, error);
+}
+
+/* ---- reading ---- */
+
+static const char *cell(const struct csv_table *table, size_t row, const char *column)
+{
+    int index = csv_column(table, column);
+    return index < 0 ? "" : csv_cell(table, row, (size_t)index);
+}
+
+static int64_t integer(const struct csv_table *table, size_t row, const char *column)
+{
+    return strtoll(cell(table, row, column), NULL, 10);
+}
+
+static double number(const struct csv_table *table, size_t row, const char *column)
+{
+    const char *text = cell(table, row, column);
+    return *text ? strtod(text, NULL) : NAN;
+}
+
+static void read_set(const struct csv_table *table, size_t row, struct set_result *set)
+{
+    snprintf(set->name, sizeof set->name, "%s", cell(table, row, "set"));
+    set->validation = strcmp(cell(table, row, "split"), "validation") == 0;
+    set->evaluation = (struct evaluation){
+        .scored = integer(table, row, "scored"),
+        .errors = integer(table, row, "errors"),
+        .sequences = integer(table, row, "sequences"),
+        .sequence_errors = integer(table, row, "sequence_errors"),
+        .last_scored = integer(table, row, "last_scored"),
+        .last_errors = integer(table, row, "last_errors"),
+        .log_prob = -number(table, row, "loss"),
+        .majority = number(table, row, "majority"),
+    };
+    set->interval = (struct interval){ number(table, row, "error_low"), number(table, row, "error_high") };
+}
+
+static int read_run(const struct csv_table *table, struct run_result *result)
+{
+    int status = 0;
+    while (run_status_names[status] && strcmp(run_status_names[status], cell(table, 1, "status")) != 0)
+        status++;
+    if (!run_status_names[status])
+        return -1;
+    result->status = (enum run_status)status;
+    snprintf(result->reason, sizeof result->reason, "%s", cell(table, 1, "reason"));
+    snprintf(result->task, sizeof result->task, "%s", cell(table, 1, "task"));
+    snprintf(result->attention, sizeof result->attention, "%s", cell(table, 1, "attention"));
+    result->seed = (int)integer(table, 1, "seed");
+    result->steps = integer(table, 1, "steps");
+    result->tokens = integer(table, 1, "tokens");
+    result->train_seconds = number(table, 1, "train_seconds");
+    result->tokens_per_second = number(table, 1, "tokens_per_second");
+    return 0;
+}
+
+int run_result_read(const char *folder, const char *id, struct run_result *result, struct error *error)
+{
+    struct path path = path_in(path_in(folder, id).text, "result.csv");
+    *result = (struct run_result){ 0 };
+    if (!file_exists(path.text))
+        return 1;
+    struct csv_table table;
+    if (csv_read(&table, path.text, error) != 0)
+        return -1;
+    if (table.rows < 2 || strcmp(cell(&table, 1, "run"), id) != 0 || read_run(&table, result) != 0) {
+        csv_free(&table);
+        return error_set(error, "%s: not the result of run %s", path.text, id);
+    }
+    bool has_sets = *cell(&table, 1, "set") != '\0';
+    result->set_count = has_sets ? (int)table.rows - 1 : 0;
+    result->sets = calloc(has_sets ? table.rows - 1 : 1, sizeof *result->sets);
+    if (!result->sets) {
+        csv_free(&table);
+        return error_set(error, "not enough memory for the results");
+    }
+    for (int i = 0; i < result->set_count; i++)
+        read_set(&table, (size_t)i + 1, &result->sets[i]);
+    csv_free(&table);
+    return 0;
+}

@@ -1,0 +1,52 @@
+/* What one run found, as its folder's result.csv keeps it: the truth from which all other tables are made. */
+#ifndef STATELAB_HARNESS_RESULTS_H
+#define STATELAB_HARNESS_RESULTS_H
+
+#include "harness/csv.h"
+#include "harness/experiment.h"
+#include "harness/statistics.h"
+
+enum run_status {
+    RUN_DONE,
+    RUN_DIVERGED, /* the loss or a gradient was not finite; `reason` names the step */
+    RUN_FAILED    /* could not be trained to the end; `reason` says why */
+};
+
+/* done, diverged, failed, NULL. */
+extern const char *const run_status_names[];
+
+struct set_result {
+    char name[OPTION_TEXT_SIZE];
+    bool validation;
+    struct evaluation evaluation;
+    struct interval interval; /* of the error, 95 % */
+};
+
+struct run_result {
+    enum run_status status;
+    char reason[512];
+    char task[OPTION_TEXT_SIZE], attention[OPTION_TEXT_SIZE];
+    int seed;
+    int64_t steps, tokens; /* trained */
+    double train_seconds, tokens_per_second;
+    struct set_result *sets; /* owned */
+    int set_count;
+};
+
+void run_result_free(struct run_result *result);
+
+/* The values of the named set; NULL if the run has none. */
+const struct evaluation *run_result_set(const struct run_result *result, const char *name, bool validation);
+
+/* Writes the rows of one run: one per set, or a single one without a set if it has none. `values[k]` is the text
+ * of column `keys[k]`; the two timing columns stand last. */
+void run_result_header(struct csv_writer *writer, char *const *keys, int key_count);
+void run_result_rows(struct csv_writer *writer, const char *id, const struct run_result *result, char *const *values,
+                     int value_count);
+
+/* FOLDER/ID/result.csv. */
+int run_result_write(const char *folder, const char *id, const struct run_result *result, struct error *error);
+/* 0; 1 if there is none; -1 with a message if it is damaged. */
+int run_result_read(const char *folder, const char *id, struct run_result *result, struct error *error);
+
+#endif
