@@ -29,7 +29,7 @@ void progress_label(const struct experiment *experiment, int run, char *text, si
         append(text, size, experiment->runs[run].id);
 }
 
-static void format_duration(double seconds, char *text, size_t size)
+void progress_duration(double seconds, char *text, size_t size)
 {
     long s = lround(seconds);
     if (s < 60)
@@ -112,7 +112,7 @@ static void draw_header(const struct progress *progress, double now)
     double left = counts.waiting - work_in_hand(progress);
     char eta[32] = "?";
     if (done > 0.02 && left >= 0)
-        format_duration(elapsed * left / done, eta, sizeof eta);
+        progress_duration(elapsed * left / done, eta, sizeof eta);
     fprintf(stderr, "%d of %d done, %d running, %d failed, %.3g tokens/s, %s to go\033[K\n", counts.done,
             counts.planned - counts.unneeded, running, counts.failed + counts.diverged,
             (double)tokens / (elapsed > 0 ? elapsed : 1), eta);

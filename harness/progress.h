@@ -18,6 +18,9 @@ struct progress {
 /* "attention=path lr=0.001 seed=0": the swept values of a run, or its id. */
 void progress_label(const struct experiment *experiment, int run, char *text, size_t size);
 
+/* "12s", "3m05s", "2h10m". */
+void progress_duration(double seconds, char *text, size_t size);
+
 void progress_begin(struct progress *progress);
 /* A line about a run that has just got its result. Plain lines name every run, a terminal only the failed. */
 void progress_finished(struct progress *progress, int run);

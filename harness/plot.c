@@ -1,0 +1,84 @@
+/* Figures: gnuplot, the scripts in plots/, and the CSV of a run directory. */
+#include "harness/plot.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+const char *const plot_formats[] = { "png", "svg", "pdf", NULL };
+
+enum { NO_GNUPLOT = 127 };
+
+/* The folder of scripts that has `name`; an empty path if there is none. */
+static struct path find_scripts(const char *name)
+{
+    char program[sizeof(struct path)] = "";
+    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
+        program[0] = '\0';
+    const char *near = dirname(program), *set = getenv("STATELAB_PLOTS");
+    struct path candidates[] = { path_in(set ? set : ".", set ? "." : "plots"), path_in(near, "../plots"),
+                                 path_in(near, "../../plots"), path_in(near, "plots"), path_in("plots", ".") };
+    for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++)
+        if (file_exists(path_in(candidates[i].text, name).text))
+            return candidates[i];
+    return (struct path){ "" };
+}
+
+/* NAME='value'; as gnuplot reads it. */
+static void define(FILE *stream, const char *name, const char *value)
+{
+    fprintf(stream, "%s='", name);
+    for (const char *c = value; *c; c++)
+        fputs(*c == '\'' ? "''" : (const char[]){ *c, '\0' }, stream);
+    fputs("'; ", stream);
+}
+
+static int run_gnuplot(const char *definitions, const char *script, struct error *error)
+{
+    const char *const arguments[] = { "gnuplot", "-d", "-e", definitions, script, NULL };
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execvp(arguments[0], (char *const *)arguments);
+        _exit(NO_GNUPLOT);
+    }
+    int status;
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return error_set(error, "cannot start gnuplot: %s", strerror(errno));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NO_GNUPLOT)
+        return error_set(error, "gnuplot is not installed; `make deps` or `apt-get install gnuplot-nox` does that");
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        return error_set(error, "gnuplot could not draw %s; its message stands above", script);
+    return 0;
+}
+
+int plot_draw(const char *folder, const char *name, const char *format, const char *output, struct error *error)
+{
+    char file[128];
+    snprintf(file, sizeof file, "%.100s.gp", name);
+    struct path scripts = path_name_is_safe(name) ? find_scripts(file) : (struct path){ "" };
+    if (!scripts.text[0])
+        return error_set(error, "there is no plot '%s' (no %s in plots/ or $STATELAB_PLOTS)", name, file);
+    struct file_output drawn;
+    if (file_begin(&drawn, output, error) != 0)
+        return -1;
+    char *definitions = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&definitions, &size);
+    int result = stream ? 0 : error_set(error, "not enough memory to plot");
+    if (stream) {
+        define(stream, "folder", folder);
+        define(stream, "scripts", scripts.text);
+        define(stream, "format", format);
+        define(stream, "picture", drawn.temporary.text);
+        result = fclose(stream) == 0 ? run_gnuplot(definitions, path_in(scripts.text, file).text, error) : -1;
+    }
+    free(definitions);
+    if (result == 0)
+        return file_commit(&drawn, error);
+    file_abandon(&drawn);
+    return -1;
+}

@@ -1,0 +1,237 @@
+/* What a sweep has found so far, for people. */
+#include "harness/report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/claim.h"
+#include "harness/progress.h"
+#include "harness/search.h"
+#include "harness/select.h"
+
+/* ---- cells ---- */
+
+/* A rate in %, to three significant digits and never as a power of ten. */
+static void format_percent(double value, char *text, size_t size)
+{
+    double percent = 100 * value;
+    int decimals = percent > 0 ? 2 - (int)floor(log10(percent)) : 0;
+    decimals = decimals < 0 ? 0 : decimals > 9 ? 9 : decimals;
+    snprintf(text, size, "%.*f", decimals, percent);
+    if (strchr(text, '.')) {
+        size_t length = strlen(text);
+        while (text[length - 1] == '0')
+            text[--length] = '\0';
+        if (text[length - 1] == '.')
+            text[--length] = '\0';
+    }
+}
+
+/* "6.9 [6.5, 7.3]", or "0 [< 0.0003]" where no error was seen. */
+static void format_cell(const struct summary_row *row, char *text, size_t size)
+{
+    char median[32], low[32], high[32];
+    if (row->runs == 0) {
+        snprintf(text, size, "-");
+        return;
+    }
+    struct interval interval = clopper_pearson(row->errors, row->scored);
+    format_percent(row->error.median, median, sizeof median);
+    format_percent(interval.low, low, sizeof low);
+    format_percent(interval.high, high, sizeof high);
+    if (row->errors == 0)
+        snprintf(text, size, "%s [< %s]", median, high);
+    else
+        snprintf(text, size, "%s [%s, %s]", median, low, high);
+}
+
+/* ---- the table ---- */
+
+struct summary_source {
+    struct table_source source;
+    const struct collection *collection;
+    const struct summary *summary;
+    bool plain; /* summary.csv as it is */
+};
+
+/* The test sets in the order in which the rows name them: `names` has room for all rows. */
+static int list_sets(const struct summary *summary, const char **names)
+{
+    int count = 0;
+    for (int i = 0; i < summary->count; i++) {
+        int known = 0;
+        while (known < count && strcmp(names[known], summary->rows[i].set) != 0)
+            known++;
+        if (known == count && summary->rows[i].set[0])
+            names[count++] = summary->rows[i].set;
+    }
+    return count;
+}
+
+static void write_combination(const struct summary_source *s, int first, int end, const char *const *sets,
+                              int set_count, struct csv_writer *writer)
+{
+    const struct experiment *experiment = s->collection->experiment;
+    const struct summary_row *row = &s->summary->rows[first];
+    csv_text(writer, s->collection->results[row->run].attention);
+    for (int key = 0; key < experiment->swept_count; key++)
+        if (s->summary->shown[key])
+            csv_text(writer, experiment->runs[row->run].values[key]);
+    char text[128];
+    for (int set = 0; set < set_count; set++) {
+        snprintf(text, sizeof text, "-");
+        for (int i = first; i < end; i++)
+            if (strcmp(s->summary->rows[i].set, sets[set]) == 0)
+                format_cell(&s->summary->rows[i], text, sizeof text);
+        csv_text(writer, text);
+    }
+    snprintf(text, sizeof text, "%d/%d", row->runs, row->runs + row->diverged + row->missing);
+    csv_text(writer, text);
+    csv_end_row(writer);
+}
+
+static void write_table(const struct summary_source *s, struct csv_writer *writer)
+{
+    const struct experiment *experiment = s->collection->experiment;
+    const char **sets = calloc((size_t)s->summary->count + 1, sizeof *sets);
+    if (!sets)
+        return;
+    int set_count = list_sets(s->summary, sets);
+    csv_text(writer, "attention");
+    for (int key = 0; key < experiment->swept_count; key++)
+        if (s->summary->shown[key])
+            csv_text(writer, experiment->swept_keys[key]);
+    for (int set = 0; set < set_count; set++)
+        csv_text(writer, sets[set]);
+    csv_text(writer, "runs");
+    csv_end_row(writer);
+    for (int first = 0, end; first < s->summary->count; first = end) {
+        end = first;
+        while (end < s->summary->count && s->summary->rows[end].run == s->summary->rows[first].run)
+            end++;
+        write_combination(s, first, end, sets, set_count, writer);
+    }
+    free(sets);
+}
+
+static void write_summary(const struct table_source *source, struct csv_writer *writer)
+{
+    const struct summary_source *s = (const struct summary_source *)source;
+    if (s->plain)
+        select_rows(s->collection, s->summary, writer);
+    else
+        write_table(s, writer);
+}
+
+struct search_source {
+    struct table_source source;
+    const struct collection *collection;
+};
+
+static void write_search(const struct table_source *source, struct csv_writer *writer)
+{
+    search_rows(((const struct search_source *)source)->collection, writer);
+}
+
+/* ---- report ---- */
+
+static void print_progress(const struct collection *collection, FILE *out)
+{
+    struct sweep_counts counts = collection_counts(collection);
+    int missing = counts.waiting + counts.blocked + counts.failed + counts.diverged;
+    if (missing > 0)
+        fprintf(out, "%d of %d runs are missing: %d waiting, %d failed, %d diverged\n", missing,
+                counts.planned - counts.unneeded, counts.waiting + counts.blocked, counts.failed, counts.diverged);
+}
+
+static int print_search(const struct collection *collection, enum table_format format, FILE *out, struct error *error)
+{
+    struct search_source source = { { write_search }, collection };
+    return table_print(&source.source, format, out, error);
+}
+
+int report_print(const struct collection *collection, enum table_format format, FILE *out, struct error *error)
+{
+    bool searching = collection->experiment->search.key[0] != '\0';
+    if (searching && format == TABLE_CSV)
+        return print_search(collection, format, out, error);
+    struct summary summary;
+    if (select_make(collection, &summary, error) != 0)
+        return -1;
+    struct summary_source source = { { write_summary }, collection, &summary, format == TABLE_CSV };
+    int result = table_print(&source.source, format, out, error);
+    select_free(&summary);
+    if (result == 0 && searching) {
+        fputc('\n', out);
+        result = print_search(collection, format, out, error);
+    }
+    if (result == 0 && format != TABLE_CSV) {
+        fputs("\nError in %: median over the pooled runs [95 % interval of their counts].\n", out);
+        print_progress(collection, out);
+    }
+    return result;
+}
+
+/* ---- status ---- */
+
+static int print_running(const struct collection *collection, FILE *out)
+{
+    int running = 0;
+    for (int run = 0; run < collection->experiment->run_count; run++) {
+        char host[65], label[256];
+        long pid;
+        const char *id = collection->experiment->runs[run].id;
+        if (collection->finished[run] || !claim_look(path_in(collection->folder.text, id).text, host, &pid))
+            continue;
+        progress_label(collection->experiment, run, label, sizeof label);
+        fprintf(out, "running  %s  %s (process %ld on %s)\n", id, label, pid, host);
+        running++;
+    }
+    return running;
+}
+
+static void print_failed(const struct collection *collection, FILE *out)
+{
+    for (int run = 0; run < collection->experiment->run_count; run++) {
+        char label[256];
+        const struct run_result *result = &collection->results[run];
+        if (!collection->finished[run] || result->status == RUN_DONE)
+            continue;
+        progress_label(collection->experiment, run, label, sizeof label);
+        fprintf(out, "%-8s %s  %s: %s\n", run_status_names[result->status], collection->experiment->runs[run].id, label,
+                result->reason);
+    }
+}
+
+/* Seconds of training that the waiting runs need, if they are like those that are done. */
+static double seconds_left(const struct collection *collection, const struct sweep_counts *counts)
+{
+    double seconds = 0;
+    for (int run = 0; run < collection->experiment->run_count; run++)
+        if (collection->finished[run] && collection->results[run].status == RUN_DONE)
+            seconds += collection->results[run].train_seconds;
+    return counts->done > 0 ? seconds / counts->done * counts->waiting : NAN;
+}
+
+int report_status(const struct collection *collection, FILE *out)
+{
+    struct sweep_counts counts = collection_counts(collection);
+    int running = print_running(collection, out);
+    print_failed(collection, out);
+    fprintf(out, "%s: %d planned, %d done, %d running, %d waiting, %d failed, %d diverged",
+            collection->experiment->name, counts.planned, counts.done, running, counts.waiting - running, counts.failed,
+            counts.diverged);
+    if (counts.blocked > 0)
+        fprintf(out, ", %d blocked by a failed run", counts.blocked);
+    if (counts.unneeded > 0)
+        fprintf(out, ", %d not needed by the search", counts.unneeded);
+    fputc('\n', out);
+    double left = seconds_left(collection, &counts);
+    if (counts.waiting > 0 && !isnan(left)) {
+        char eta[32];
+        progress_duration(running > 0 ? left / running : left, eta, sizeof eta);
+        fprintf(out, "about %s of training to go%s\n", eta, running > 0 ? " with the workers there are" : "");
+    }
+    return counts.failed + counts.diverged > 0;
+}
