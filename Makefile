@@ -3,8 +3,10 @@
 #   make deps     install what is missing (Debian, Ubuntu)      make lint    format, clang-tidy, cppcheck
 #   make build    build/statelab                                make clean   remove build/
 #   make demo     experiments/quickstart.yaml, CSV and a plot   make test    all tests; SANITIZE=1 for ASan and UBSan
+#   make bundle   bundle/: runs without installing anything     make test-cuda   tests that need a GPU
 #
-# Variables: BUILD=build (output folder), SANITIZE=1, MARCH=x86-64-v3 (native, x86-64, ... for the CPU code), CC.
+# Variables: BUILD=build (output folder), SANITIZE=1, MARCH=x86-64-v3 (native, x86-64, ... for the CPU code), CC,
+# CUDA=0 (leave the GPU out; it is built where nvcc is found), CUDA_ARCH="80 86 89 90", NVCC.
 
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS := $(MAKEFLAGS) -j$(shell nproc)
@@ -29,16 +31,36 @@ LDLIBS := $(shell pkg-config --libs $(LIBRARIES) 2>/dev/null) -lm
 
 SOURCES := $(sort $(wildcard kernels/*.c kernels/cpu/*.c tasks/*.c attention/*.c harness/*.c))
 LIBRARY_SOURCES := $(filter-out harness/main.c,$(SOURCES))
-TESTS := $(sort $(wildcard tests/test_*.c))
-TEST_SUPPORT := $(filter-out $(TESTS),$(sort $(wildcard tests/*.c)))
+CUDA_TESTS := $(sort $(wildcard tests/test_cuda*.c tests/test_cuda*.cu tests/time_cuda*.c))
+TESTS := $(filter-out $(CUDA_TESTS),$(sort $(wildcard tests/test_*.c)))
+TEST_SUPPORT := $(filter-out $(TESTS) $(CUDA_TESTS),$(sort $(wildcard tests/*.c)))
 # These are built a second time with real = double, where differences and oracles can be held to 1e-10.
 DOUBLE_TESTS := $(filter tests/test_ops.c tests/test_attention.c tests/test_model.c,$(TESTS))
+
+# ---- CUDA ----
+
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA ?= $(if $(SANITIZE),0,$(if $(and $(NVCC),$(wildcard kernels/cuda/attention*.cu)),1,0))
+CUDA_ARCH ?= 80 86 89 90
+ifeq ($(CUDA),1)
+# The toolkit's folder; nvcc itself may be a link or a script elsewhere.
+CUDA_ROOT := $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^\#\$$ TOP=//p')
+CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/float/%.cu.o,$(sort $(wildcard kernels/cuda/*.cu)) tasks/cuda.cu)
+CUDA_LIBRARIES := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt -lpthread
+# Machine code for each architecture, and PTX of the last for later cards.
+NVCCFLAGS += -std=c++20 -O3 -I. -I$(BUILD) -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics \
+	$(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch)$(,)code=sm_$(arch)) \
+	-gencode arch=compute_$(lastword $(CUDA_ARCH))$(,)code=compute_$(lastword $(CUDA_ARCH))
+CUDA_DEFINE := -DSTATELAB_CUDA
+endif
+# Found beside a bundle's programs; --disable-new-dtags lets the libraries' own libraries be found there too.
+LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
 
 objects = $(patsubst %.c,$(BUILD)/$(1)/%.o,$(2))
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TESTS)) \
 	$(patsubst tests/%.c,$(BUILD)/tests/%_double,$(DOUBLE_TESTS))
 
-.PHONY: all build deps deps-test deps-lint demo test lint format clean
+.PHONY: all build deps deps-test deps-lint demo test test-cuda bundle lint format clean
 all: build
 build: deps
 	@$(MAKE) --no-print-directory $(BUILD)/statelab
@@ -64,8 +86,11 @@ deps-lint: deps-test
 # ---- build ----
 
 $(BUILD)/statelab: $(BUILD)/float/harness/main.o $(BUILD)/libstatelab.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/libstatelab.a: $(call objects,float,$(LIBRARY_SOURCES))
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUDA_LIBRARIES)
+ifneq ($(CUDA),1)
+	@echo "  CUDA skipped: $(if $(NVCC),CUDA=0 or SANITIZE=1 was given,no nvcc found); the program runs on the CPU"
+endif
+$(BUILD)/libstatelab.a: $(call objects,float,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
 $(BUILD)/libstatelab_double.a: $(call objects,double,$(LIBRARY_SOURCES))
 $(BUILD)/%.a:
 	@rm -f $@
@@ -77,6 +102,23 @@ $(BUILD)/float/%.o: %.c Makefile
 $(BUILD)/double/%.o: %.c Makefile
 	$(call compile,-DSTATELAB_DOUBLE)
 
+# Only these files see whether there is CUDA, so that a change rebuilds two objects.
+$(BUILD)/float/kernels/cuda_absent.o $(BUILD)/float/tasks/cuda_absent.o: CPPFLAGS += $(CUDA_DEFINE)
+$(BUILD)/float/kernels/cuda_absent.o $(BUILD)/float/tasks/cuda_absent.o: $(BUILD)/cuda_setting
+$(CUDA_OBJECTS): $(BUILD)/cuda_setting
+$(BUILD)/cuda_setting: force
+	@mkdir -p $(@D); echo '$(CUDA) $(CUDA_ARCH)' | cmp -s - $@ || echo '$(CUDA) $(CUDA_ARCH)' > $@
+
+$(BUILD)/float/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D); echo "  nvcc $<"; $(NVCC) $(NVCCFLAGS) -MMD -MP -c -o $@ $<
+# The tasks' own files, for tasks/cuda.cu: each in a namespace, then a list of their names.
+TASK_NAMES = $(shell sed -n 's/^const struct task \([a-z0-9_]*\) = {$$/\1/p' tasks/*.c)
+$(BUILD)/float/tasks/cuda.cu.o: $(BUILD)/cuda_tasks.inc
+$(BUILD)/cuda_tasks.inc: $(wildcard tasks/*.c) Makefile
+	@mkdir -p $(@D)
+	@for task in $(TASK_NAMES); do printf 'namespace %s_source {\n#include "tasks/%s.c"\n}\n' $$task $$task; done > $@
+	@{ printf '#define TASKS(task)'; printf ' task(%s)' $(TASK_NAMES); echo; } >> $@
+
 # Only this file sees the version, so that a commit rebuilds one object.
 $(BUILD)/float/harness/version.o $(BUILD)/double/harness/version.o: CPPFLAGS += -DSTATELAB_VERSION='"$(VERSION)"'
 $(BUILD)/float/harness/version.o $(BUILD)/double/harness/version.o: $(BUILD)/version
@@ -86,12 +128,18 @@ $(BUILD)/version: force
 
 # ---- test ----
 
+$(BUILD)/cuda/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
+$(BUILD)/cuda/%: $(BUILD)/float/tests/%.cu.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
 $(BUILD)/tests/%_double: $(BUILD)/double/tests/%.o $(call objects,double,$(TEST_SUPPORT)) $(BUILD)/libstatelab_double.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 $(BUILD)/tests/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
 .SECONDARY:
 
 # The README's worked example is compiled and used by a test.
@@ -104,6 +152,17 @@ $(BUILD)/float/tests/test_readme.o: CPPFLAGS += -I$(BUILD)
 test: deps-test
 	@$(MAKE) --no-print-directory $(BUILD)/statelab $(TEST_PROGRAMS)
 	@sh tests/run.sh $(BUILD)
+
+CUDA_PROGRAMS := $(patsubst tests/%,$(BUILD)/cuda/%,$(basename $(CUDA_TESTS)))
+test-cuda: deps-test
+	@$(MAKE) --no-print-directory $(BUILD)/statelab $(CUDA_PROGRAMS)
+	@sh tests/cuda.sh $(BUILD)/cuda
+
+# ---- bundle ----
+
+bundle: deps-test
+	@$(MAKE) --no-print-directory $(BUILD)/statelab $(CUDA_PROGRAMS)
+	sh tests/bundle.sh bundle $(BUILD)/statelab $(CUDA_PROGRAMS)
 
 # ---- demo ----
 

@@ -1,21 +1,36 @@
 /* The embedding table: rows looked up, and gradients of equal tokens added in a fixed order without atomics. */
 #include "kernels/cuda/device.cuh"
 
-enum { TILE_WORDS = 384 }; /* shared memory: TILE_WORDS * 32 columns of float = 48 KB */
+enum { WARPS = 8, TILE_WORDS = 384 }; /* shared memory: TILE_WORDS * 32 columns of float = 48 KB */
 
-static __global__ void embedding_forward_kernel(float *x, const float *table, const int *tokens, size_t count, int C)
+/* Vector: float4 where C allows it, else float; width: C in Vectors. A warp takes a row. */
+template <typename Vector>
+static __global__ void embedding_forward_kernel(Vector *x, const Vector *table, const int *tokens, int N, int width)
 {
     cuda_wait();
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count)
-        x[i] = table[(size_t)tokens[i / C] * C + i % C];
+    int n = blockIdx.x * WARPS + threadIdx.x / 32;
+    if (n >= N)
+        return;
+    const Vector *row = table + (size_t)tokens[n] * width;
+    for (int c = threadIdx.x % 32; c < width; c += 32)
+        x[(size_t)n * width + c] = row[c];
+}
+
+static bool aligned16(const void *pointer)
+{
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
 void cuda_embedding_forward(struct device *device, real *x, const real *table, const int *tokens, int N, int C)
 {
-    size_t count = (size_t)N * C;
-    cuda_launch(cuda_enter(device), "embedding_forward", embedding_forward_kernel, cuda_blocks(count, 256), 256, 0, x,
-                table, tokens, count, C);
+    struct cuda_device *cuda = cuda_enter(device);
+    unsigned blocks = cuda_blocks((size_t)N, WARPS);
+    if (C % 4 == 0 && aligned16(x) && aligned16(table))
+        cuda_launch(cuda, "embedding_forward", embedding_forward_kernel<float4>, blocks, 32 * WARPS, 0,
+                    reinterpret_cast<float4 *>(x), reinterpret_cast<const float4 *>(table), tokens, N, C / 4);
+    else
+        cuda_launch(cuda, "embedding_forward", embedding_forward_kernel<float>, blocks, 32 * WARPS, 0, x, table, tokens,
+                    N, C);
 }
 
 /* Block (chunk, columns, words), one warp: adds the rows of one chunk, 32 columns of them, for up to TILE_WORDS

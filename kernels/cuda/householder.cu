@@ -2,7 +2,7 @@
  * two, since a token's gradient also comes from the tokens after it. */
 #include "kernels/cuda/device.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, MAX_HEAD_DIM = 256, CHUNK_THREADS = 64 };
+enum { WARPS = 8, THREADS = 32 * WARPS, MAX_HEAD_DIM = 256, MAX_WIDTH = 16, CHUNK_THREADS = 64 };
 
 struct convolution {
     int width, T, K, D;
@@ -14,19 +14,22 @@ static __device__ inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* The convolution's output for channel c of token n, which stands at position t of its sequence. */
+/* The convolution's output for channel c of token n, which stands at position t of its sequence; width <= TAPS. */
+template <int TAPS>
 static __device__ inline float convolve(const float *x, const float *conv, const struct convolution &shape, size_t n,
                                         int t, int c)
 {
     int channels = shape.K * shape.D;
     float sum = 0;
-    for (int j = max(shape.width - 1 - t, 0); j < shape.width; j++)
-        sum += conv[c * shape.width + j] * x[(n + j - (shape.width - 1)) * channels + c];
+#pragma unroll
+    for (int back = 0; back < TAPS; back++)
+        if (back < shape.width && t >= back)
+            sum += conv[(c + 1) * shape.width - 1 - back] * x[(n - back) * channels + c];
     return sum;
 }
 
 /* A warp per vector, VALUES channels per lane. */
-template <int VALUES>
+template <int VALUES, int TAPS>
 static __global__ void householder_forward_kernel(float *w, const float *x, const float *conv,
                                                   const struct convolution shape)
 {
@@ -43,7 +46,7 @@ static __global__ void householder_forward_kernel(float *w, const float *x, cons
         int d = lane + 32 * i;
         u[i] = 0;
         if (d < shape.D && shape.width > 0) {
-            float s = convolve(x, conv, shape, n, t, first + d);
+            float s = convolve<TAPS>(x, conv, shape, n, t, first + d);
             u[i] = s * sigmoid(s);
         } else if (d < shape.D) {
             u[i] = x[r * shape.D + d];
@@ -58,7 +61,7 @@ static __global__ void householder_forward_kernel(float *w, const float *x, cons
 }
 
 /* ds [N, K*D]: the gradient of the convolution's output (of x itself when width is 0). */
-template <int VALUES>
+template <int VALUES, int TAPS>
 static __global__ void householder_norm_backward_kernel(float *ds, const float *dw, const float *x, const float *conv,
                                                         const struct convolution shape)
 {
@@ -76,7 +79,7 @@ static __global__ void householder_norm_backward_kernel(float *ds, const float *
         u[i] = gradient[i] = 0;
         slope[i] = 1;
         if (d < shape.D) {
-            float s = shape.width > 0 ? convolve(x, conv, shape, n, t, first + d) : x[r * shape.D + d];
+            float s = shape.width > 0 ? convolve<TAPS>(x, conv, shape, n, t, first + d) : x[r * shape.D + d];
             float sigma = sigmoid(s);
             u[i] = shape.width > 0 ? s * sigma : s;
             slope[i] = shape.width > 0 ? sigma * (1.0f + s * (1.0f - sigma)) : 1.0f;
@@ -95,46 +98,68 @@ static __global__ void householder_norm_backward_kernel(float *ds, const float *
 
 /* Block x: a chunk of tokens; block y: CHUNK_THREADS channels, a thread to each. Writes dx, and the chunk's part of
  * dconv to partial [chunks, K*D*width]. */
-static __global__ void householder_conv_backward_kernel(float *dx, float *partial, const float *ds, const float *x,
-                                                        const float *conv, const struct convolution shape, int N,
-                                                        int chunk)
+template <int TAPS>
+static __global__ void householder_conv_backward_kernel(float *__restrict__ dx, float *__restrict__ partial,
+                                                        const float *__restrict__ ds, const float *__restrict__ x,
+                                                        const float *__restrict__ conv, const struct convolution shape,
+                                                        int N, int chunk)
 {
     cuda_wait();
     int channels = shape.K * shape.D, width = shape.width, c = blockIdx.y * CHUNK_THREADS + threadIdx.x;
     int first = blockIdx.x * chunk, end = min(first + chunk, N);
-    for (int j = 0; j < width && c < channels; j++) {
-        float tap = conv[c * width + j], dtap = 0;
-        int back = width - 1 - j; /* tap j meets the token that far back */
+    if (c >= channels)
+        return;
+    float tap[TAPS], dtap[TAPS] = {}; /* tap[back] meets the token that far back */
+#pragma unroll
+    for (int back = 0; back < TAPS; back++)
+        tap[back] = back < width ? conv[(c + 1) * width - 1 - back] : 0.0f;
 #pragma unroll 4
-        for (int n = first; n < end; n++) {
-            int t = n % shape.T;
-            float ahead = t + back < shape.T ? tap * ds[(size_t)(n + back) * channels + c] : 0.0f;
-            float *out = &dx[(size_t)n * channels + c];
-            *out = j == 0 ? ahead : *out + ahead;
-            if (t >= back)
-                dtap += ds[(size_t)n * channels + c] * x[(size_t)(n - back) * channels + c];
+    for (int n = first; n < end; n++) {
+        int t = n % shape.T;
+        float here = ds[(size_t)n * channels + c], sum = 0;
+#pragma unroll
+        for (int back = 0; back < TAPS; back++) {
+            if (back < width && t + back < shape.T)
+                sum += tap[back] * ds[(size_t)(n + back) * channels + c];
+            if (back < width && t >= back)
+                dtap[back] += here * x[(size_t)(n - back) * channels + c];
         }
-        partial[(size_t)blockIdx.x * channels * width + c * width + j] = dtap;
+        dx[(size_t)n * channels + c] = sum;
     }
+#pragma unroll
+    for (int back = 0; back < TAPS; back++)
+        if (back < width)
+            partial[((size_t)blockIdx.x * channels + c + 1) * width - 1 - back] = dtap[back];
 }
 
-template <int N> struct values_tag {
-    static constexpr int count = N;
+template <int VALUES, int TAPS> struct size_tag {
+    static constexpr int values = VALUES, taps = TAPS;
 };
 
-/* Calls launch with a tag of the number of channels per lane. */
-template <typename Launch> static void with_values(struct cuda_device *cuda, int D, Launch launch)
+template <int TAPS, typename Launch> static void with_values(int D, Launch launch)
 {
     if (D <= 32)
-        launch(values_tag<1>());
+        launch(size_tag<1, TAPS>());
     else if (D <= 64)
-        launch(values_tag<2>());
+        launch(size_tag<2, TAPS>());
     else if (D <= 128)
-        launch(values_tag<4>());
-    else if (D <= MAX_HEAD_DIM)
-        launch(values_tag<8>());
+        launch(size_tag<4, TAPS>());
     else
+        launch(size_tag<8, TAPS>());
+}
+
+/* Calls launch with a tag of the number of channels per lane and of taps. */
+template <typename Launch> static void with_sizes(struct cuda_device *cuda, int D, int width, Launch launch)
+{
+    if (D > MAX_HEAD_DIM)
         error_set(&cuda->failure, "householder on CUDA takes a head_dim of at most %d, not %d", (int)MAX_HEAD_DIM, D);
+    else if (width > MAX_WIDTH)
+        error_set(&cuda->failure, "householder on CUDA takes a convolution of at most %d taps, not %d; lower conv",
+                  (int)MAX_WIDTH, width);
+    else if (width <= 4)
+        with_values<4>(D, launch);
+    else
+        with_values<MAX_WIDTH>(D, launch);
 }
 
 static struct convolution make_shape(int width, int B, int T, int K, int D)
@@ -147,18 +172,19 @@ void cuda_householder_forward(struct device *device, real *w, const real *x, con
 {
     struct cuda_device *cuda = cuda_enter(device);
     struct convolution shape = make_shape(width, B, T, K, D);
-    with_values(cuda, D, [&](auto values) {
-        cuda_launch(cuda, "householder_forward", householder_forward_kernel<decltype(values)::count>,
+    with_sizes(cuda, D, width, [&](auto size) {
+        using sizes = decltype(size);
+        cuda_launch(cuda, "householder_forward", householder_forward_kernel<sizes::values, sizes::taps>,
                     cuda_blocks(shape.rows, WARPS), THREADS, 0, w, x, conv, shape);
     });
 }
 
-/* Chunks of at least 32 tokens, and as many as the workspace has room for. */
-static int choose_chunks(const struct cuda_device *cuda, int N, size_t taps)
+/* Tokens in a chunk: at least 32, and so many that the chunks' sums fit into the workspace. */
+static int choose_chunk(const struct cuda_device *cuda, int N, size_t taps)
 {
-    size_t room = cuda->workspace_bytes / (taps * sizeof(float)), wanted = cuda_blocks((size_t)N, 32);
-    wanted = wanted < CUDA_PARTIAL_ROWS ? wanted : (size_t)CUDA_PARTIAL_ROWS;
-    return (int)(wanted < room ? wanted : room);
+    size_t room = cuda->workspace_bytes / (taps * sizeof(float)), chunks = cuda_blocks((size_t)N, 32);
+    chunks = chunks < CUDA_PARTIAL_ROWS ? chunks : (size_t)CUDA_PARTIAL_ROWS;
+    return (int)cuda_blocks((size_t)N, chunks < room ? chunks : room);
 }
 
 void cuda_householder_backward(struct device *device, real *dx, real *dconv, const real *dw, const real *x,
@@ -166,17 +192,17 @@ void cuda_householder_backward(struct device *device, real *dx, real *dconv, con
 {
     struct cuda_device *cuda = cuda_enter(device);
     struct convolution shape = make_shape(width, B, T, K, D);
-    float *ds = width > 0 ? scratch : dx;
-    with_values(cuda, D, [&](auto values) {
-        cuda_launch(cuda, "householder_backward", householder_norm_backward_kernel<decltype(values)::count>,
+    float *ds = width > 0 ? scratch : dx, *partial = static_cast<float *>(cuda->workspace);
+    int N = B * T, chunk = width > 0 ? choose_chunk(cuda, N, (size_t)K * D * width) : 0;
+    with_sizes(cuda, D, width, [&](auto size) {
+        using sizes = decltype(size);
+        cuda_launch(cuda, "householder_backward", householder_norm_backward_kernel<sizes::values, sizes::taps>,
                     cuda_blocks(shape.rows, WARPS), THREADS, 0, ds, dw, x, conv, shape);
+        if (width == 0)
+            return;
+        dim3 grid(cuda_blocks((size_t)N, (size_t)chunk), cuda_blocks((size_t)K * D, CHUNK_THREADS));
+        cuda_launch(cuda, "householder_backward", householder_conv_backward_kernel<sizes::taps>, grid, CHUNK_THREADS, 0,
+                    dx, partial, ds, x, conv, shape, N, chunk);
+        cuda_sum_rows(cuda, "householder_backward", dconv, partial, (int)grid.x, (size_t)K * D * width);
     });
-    if (width == 0)
-        return;
-    int N = B * T, chunk = (int)cuda_blocks((size_t)N, (size_t)choose_chunks(cuda, N, (size_t)K * D * width));
-    float *partial = static_cast<float *>(cuda->workspace);
-    dim3 grid(cuda_blocks((size_t)N, (size_t)chunk), cuda_blocks((size_t)K * D, CHUNK_THREADS));
-    cuda_launch(cuda, "householder_backward", householder_conv_backward_kernel, grid, CHUNK_THREADS, 0, dx, partial, ds,
-                x, conv, shape, N, chunk);
-    cuda_sum_rows(cuda, "householder_backward", dconv, partial, (int)grid.x, (size_t)K * D * width);
 }

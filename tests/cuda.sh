@@ -1,0 +1,40 @@
+#!/bin/sh
+# Runs the tests that need a GPU, then the shorter half of them under compute-sanitizer where it is installed:
+# cuda.sh FOLDER (of the programs: build/cuda, or bin/ of a bundle)
+set -u
+passed=0
+failed=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# run NAME COMMAND...: passes if the command does, and shows what it printed if not.
+run() {
+    name=$1
+    shift
+    if "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        verdict=passed
+        grep -q 'SKIPPED' "$log" && verdict="passed, but skipped some: $(sed -n 's/^skipped: //p' "$log" | head -n 1)"
+    else
+        failed=$((failed + 1))
+        verdict=FAILED
+    fi
+    printf '%-44s %s\n' "$name" "$verdict"
+    [ "$verdict" = FAILED ] && grep -v '^\[ RUN\|^\[       OK' "$log" | head -60
+}
+
+for program in "$1"/test_cuda*; do
+    run "$(basename "$program")" "$program"
+done
+if command -v compute-sanitizer >/dev/null; then
+    export STATELAB_REDUCED=1
+    for tool in memcheck racecheck initcheck; do
+        for program in "$1"/test_cuda*; do
+            run "$tool $(basename "$program")" compute-sanitizer --tool $tool --error-exitcode 9 "$program"
+        done
+    done
+else
+    echo "compute-sanitizer is not installed: its checks were skipped"
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
