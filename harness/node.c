@@ -1,0 +1,256 @@
+/* Trees of YAML nodes: see node.h. */
+#include "harness/node.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct node *node_new(enum node_kind kind, const char *source, int line, int column, const char *text)
+{
+    struct node *node = calloc(1, sizeof *node);
+    if (!node)
+        return NULL;
+    *node = (struct node){ .kind = kind, .source = source, .line = line, .column = column };
+    if (text && !(node->text = strdup(text))) {
+        free(node);
+        return NULL;
+    }
+    return node;
+}
+
+void node_free(struct node *node)
+{
+    if (!node)
+        return;
+    for (int i = 0; i < node->count; i++) {
+        if (node->keys)
+            node_free(node->keys[i]);
+        node_free(node->items[i]);
+    }
+    free(node->keys);
+    free(node->items);
+    free(node->text);
+    free(node);
+}
+
+/* Room for one more entry: the arrays double whenever the count is a power of two. */
+static int grow(struct node *parent)
+{
+    int count = parent->count;
+    if (count & (count - 1))
+        return 0;
+    size_t room = count ? 2 * (size_t)count : 1;
+    struct node **items = realloc(parent->items, room * sizeof *items);
+    if (!items)
+        return -1;
+    parent->items = items;
+    if (parent->kind != NODE_MAPPING)
+        return 0;
+    struct node **keys = realloc(parent->keys, room * sizeof *keys);
+    if (!keys)
+        return -1;
+    parent->keys = keys;
+    return 0;
+}
+
+int node_append(struct node *parent, struct node *key, struct node *item)
+{
+    if (!item || (parent->kind == NODE_MAPPING && !key) || grow(parent) != 0) {
+        node_free(key);
+        node_free(item);
+        return -1;
+    }
+    if (parent->keys)
+        parent->keys[parent->count] = key;
+    parent->items[parent->count++] = item;
+    return 0;
+}
+
+struct node *node_clone(const struct node *node)
+{
+    struct node *copy = node_new(node->kind, node->source, node->line, node->column, node->text);
+    for (int i = 0; copy && i < node->count; i++) {
+        struct node *key = node->keys ? node_clone(node->keys[i]) : NULL;
+        if (node_append(copy, key, node_clone(node->items[i])) != 0) {
+            node_free(copy);
+            return NULL;
+        }
+    }
+    return copy;
+}
+
+static int index_of(const struct node *mapping, const char *key, size_t length)
+{
+    if (mapping && mapping->kind == NODE_MAPPING)
+        for (int i = 0; i < mapping->count; i++)
+            if (strlen(mapping->keys[i]->text) == length && memcmp(mapping->keys[i]->text, key, length) == 0)
+                return i;
+    return -1;
+}
+
+struct node *node_get(const struct node *mapping, const char *key)
+{
+    int index = index_of(mapping, key, strlen(key));
+    return index < 0 ? NULL : mapping->items[index];
+}
+
+struct node *node_at(const struct node *root, const char *path)
+{
+    for (;;) {
+        size_t length = strcspn(path, ".");
+        int index = index_of(root, path, length);
+        if (index < 0)
+            return NULL;
+        root = root->items[index];
+        if (path[length] == '\0')
+            return (struct node *)root;
+        path += length + 1;
+    }
+}
+
+void node_remove(struct node *mapping, const char *key)
+{
+    int index = index_of(mapping, key, strlen(key));
+    if (index < 0)
+        return;
+    node_free(mapping->keys[index]);
+    node_free(mapping->items[index]);
+    mapping->count--;
+    size_t rest = (size_t)(mapping->count - index);
+    memmove(mapping->keys + index, mapping->keys + index + 1, rest * sizeof(struct node *));
+    memmove(mapping->items + index, mapping->items + index + 1, rest * sizeof(struct node *));
+}
+
+/* ---- editing ---- */
+
+/* Turns the scalar `name` into {name: name}, in place. */
+static int expand_short_form(struct node *node)
+{
+    struct node *key = node_new(NODE_SCALAR, node->source, node->line, node->column, "name");
+    struct node *name = node_new(NODE_SCALAR, node->source, node->line, node->column, node->text);
+    free(node->text);
+    node->text = NULL;
+    node->kind = NODE_MAPPING;
+    return node_append(node, key, name);
+}
+
+/* The entry of `mapping` whose key has these bytes; a new empty mapping if there is none. */
+static struct node *descend(struct node *mapping, const char *key, size_t length, const struct node *value)
+{
+    int index = index_of(mapping, key, length);
+    if (index >= 0)
+        return mapping->items[index];
+    char *name = strndup(key, length);
+    struct node *made = node_new(NODE_MAPPING, value->source, value->line, value->column, NULL);
+    struct node *made_key = name ? node_new(NODE_SCALAR, value->source, value->line, value->column, name) : NULL;
+    free(name);
+    return node_append(mapping, made_key, made) == 0 ? made : NULL;
+}
+
+/* Replaces what `node` holds by a copy of `value`; the node itself stays where it is. */
+static int replace(struct node *node, const struct node *value)
+{
+    struct node *copy = node_clone(value);
+    if (!copy)
+        return -1;
+    struct node old = *node;
+    *node = *copy;
+    *copy = old;
+    node_free(copy);
+    return 0;
+}
+
+int node_set(struct node *root, const char *path, const struct node *value, struct error *error)
+{
+    struct node *node = root;
+    for (const char *at = path;; at++) {
+        size_t length = strcspn(at, ".");
+        if (length == 0)
+            return node_error(value, error, "'%s' is not a dotted key; write it like train.lr", path);
+        if (node->kind == NODE_SEQUENCE)
+            return node_error(value, error, "'%s' leads into a list; name a single key", path);
+        if (node->kind == NODE_SCALAR && expand_short_form(node) != 0)
+            return error_set(error, "out of memory");
+        node = descend(node, at, length, value);
+        if (!node)
+            return error_set(error, "out of memory");
+        at += length;
+        if (*at == '\0')
+            break;
+    }
+    return replace(node, value) == 0 ? 0 : error_set(error, "out of memory");
+}
+
+/* ---- text ---- */
+
+static bool is_plain(const char *text)
+{
+    return *text &&
+           strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-/%") == strlen(text) &&
+           strcmp(text, "-") != 0 && strncmp(text, "---", 3) != 0 && strcmp(text, "...") != 0 && *text != '%';
+}
+
+static void write_scalar(const char *text, FILE *out)
+{
+    if (is_plain(text)) {
+        fputs(text, out);
+        return;
+    }
+    fputc('"', out);
+    for (const char *at = text; *at; at++) {
+        if (*at == '"' || *at == '\\')
+            fprintf(out, "\\%c", *at);
+        else if ((unsigned char)*at < ' ' || *at == 127)
+            fprintf(out, "\\x%02x", (unsigned)(unsigned char)*at);
+        else
+            fputc(*at, out);
+    }
+    fputc('"', out);
+}
+
+static void write_node(const struct node *node, FILE *out)
+{
+    if (node->kind == NODE_SCALAR) {
+        write_scalar(node->text, out);
+        return;
+    }
+    fputc(node->kind == NODE_MAPPING ? '{' : '[', out);
+    for (int i = 0; i < node->count; i++) {
+        if (i)
+            fputs(", ", out);
+        if (node->keys) {
+            write_scalar(node->keys[i]->text, out);
+            fputs(": ", out);
+        }
+        write_node(node->items[i], out);
+    }
+    fputc(node->kind == NODE_MAPPING ? '}' : ']', out);
+}
+
+char *node_text(const struct node *node)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    write_node(node, out);
+    if (fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+int node_error(const struct node *node, struct error *error, const char *format, ...)
+{
+    char message[sizeof error->message];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    if (node->line > 0)
+        return error_set(error, "%.200s:%d:%d: %.780s", node->source, node->line, node->column, message);
+    return error_set(error, "%.200s: %.800s", node->source, message);
+}

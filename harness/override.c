@@ -1,0 +1,55 @@
+/* --set: see override.h. */
+#include "harness/override.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "harness/yaml.h"
+
+/* [value], in place of the grid's list. */
+static int hold_swept(struct node *list, const struct node *value, struct error *error)
+{
+    struct node *held = node_new(NODE_SEQUENCE, value->source, 0, 0, NULL);
+    if (!held || node_append(held, NULL, node_clone(value)) != 0) {
+        node_free(held);
+        return error_set(error, "out of memory");
+    }
+    struct node old = *list;
+    *list = *held;
+    *held = old;
+    node_free(held);
+    return 0;
+}
+
+static int apply_one(struct node *root, const char *key, const struct node *value, struct error *error)
+{
+    struct node *sweep = node_get(root, "sweep"), *list = node_get(sweep, key);
+    if (list)
+        return hold_swept(list, value, error);
+    for (int i = 0; sweep && sweep->kind == NODE_SEQUENCE && i < sweep->count; i++)
+        if (node_get(sweep->items[i], key))
+            return node_error(value, error, "the sweep's points set this key themselves; edit the points");
+    const struct node *searched = node_at(root, "search.min_layers.over");
+    if (searched && searched->kind == NODE_SCALAR && strcmp(searched->text, key) == 0)
+        return node_error(value, error, "the search tries values of this key; use --set 'search.min_layers.in=[...]'");
+    return node_set(root, key, value, error);
+}
+
+int override_apply(struct node *root, const struct override *overrides, int count, struct override_source *sources,
+                   struct error *error)
+{
+    for (int i = 0; i < count; i++) {
+        snprintf(sources[i].text, sizeof sources[i].text, "--set %s=%s", overrides[i].key, overrides[i].value);
+        if (root->kind != NODE_MAPPING)
+            return node_error(root, error, "an experiment is a mapping (task: ..., model: ..., train: ...)");
+        const char *text = overrides[i].value[0] ? overrides[i].value : "''";
+        struct node *value = yaml_read_text(text, sources[i].text, error);
+        if (!value)
+            return -1;
+        int status = apply_one(root, overrides[i].key, value, error);
+        node_free(value);
+        if (status != 0)
+            return -1;
+    }
+    return 0;
+}
