@@ -43,7 +43,7 @@ struct matrix matrix_make(struct trial *trial, int rows, int cols, int ld, doubl
     matrix.memory = trial->device->ops->allocate(trial->device, bytes, &error);
     assert_non_null(matrix.host);
     assert_non_null(matrix.memory);
-    matrix.device = (real *)(matrix.memory + GUARD);
+    matrix.device = (real *)(void *)(matrix.memory + GUARD);
     char *guards = malloc(bytes);
     assert_non_null(guards);
     memset(guards, GUARD_BYTE, bytes);
@@ -82,7 +82,7 @@ void matrix_fetch(struct trial *trial, struct matrix *matrix)
     trial->device->ops->download(trial->device, memory, matrix->memory, bytes);
     check_guard(memory);
     check_guard(memory + bytes - GUARD);
-    const real *values = (const real *)(memory + GUARD);
+    const real *values = (const real *)(const void *)(memory + GUARD);
     for (size_t i = 0; i < count; i++) {
         matrix->host[i] = (float)values[i];
         if ((int)(i % (size_t)matrix->ld) >= matrix->cols)

@@ -2,7 +2,7 @@
  * two, since a token's gradient also comes from the tokens after it. */
 #include "kernels/cuda/device.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, MAX_HEAD_DIM = 256, MAX_WIDTH = 16, CHUNK_THREADS = 64 };
+enum { WARPS = 8, THREADS = 32 * WARPS, MAX_HEAD_DIM = 256, MAX_WIDTH = 16, CHANNELS = 64, GROUPS = 8 };
 
 struct convolution {
     int width, T, K, D;
@@ -96,40 +96,49 @@ static __global__ void householder_norm_backward_kernel(float *ds, const float *
             ds[r * shape.D + lane + 32 * i] = scale * (gradient[i] - u[i] * product) * slope[i];
 }
 
-/* Block x: a chunk of tokens; block y: CHUNK_THREADS channels, a thread to each. Writes dx, and the chunk's part of
- * dconv to partial [chunks, K*D*width]. */
+/* Block x: a chunk of tokens; block y: CHANNELS channels. Thread (channel, group) takes every GROUPS-th token of the
+ * chunk. Writes dx, and the chunk's part of dconv to partial [chunks, K*D*width]: the groups' sums, added in order. */
 template <int TAPS>
-static __global__ void householder_conv_backward_kernel(float *__restrict__ dx, float *__restrict__ partial,
-                                                        const float *__restrict__ ds, const float *__restrict__ x,
-                                                        const float *__restrict__ conv, const struct convolution shape,
-                                                        int N, int chunk)
+static __global__ void __launch_bounds__(CHANNELS *GROUPS)
+    householder_conv_backward_kernel(float *__restrict__ dx, float *__restrict__ partial, const float *__restrict__ ds,
+                                     const float *__restrict__ x, const float *__restrict__ conv,
+                                     const struct convolution shape, int N, int chunk)
 {
     cuda_wait();
-    int channels = shape.K * shape.D, width = shape.width, c = blockIdx.y * CHUNK_THREADS + threadIdx.x;
-    int first = blockIdx.x * chunk, end = min(first + chunk, N);
-    if (c >= channels)
-        return;
+    __shared__ float sums[GROUPS][CHANNELS];
+    int channels = shape.K * shape.D, width = shape.width, lane = threadIdx.x, c = blockIdx.y * CHANNELS + lane;
+    int first = blockIdx.x * chunk, end = c < channels ? min(first + chunk, N) : first;
     float tap[TAPS], dtap[TAPS] = {}; /* tap[back] meets the token that far back */
 #pragma unroll
     for (int back = 0; back < TAPS; back++)
-        tap[back] = back < width ? conv[(c + 1) * width - 1 - back] : 0.0f;
-#pragma unroll 4
-    for (int n = first; n < end; n++) {
+        tap[back] = back < width && c < channels ? conv[(c + 1) * width - 1 - back] : 0.0f;
+#pragma unroll 2
+    for (int n = first + (int)threadIdx.y; n < end; n += GROUPS) {
         int t = n % shape.T;
         float here = ds[(size_t)n * channels + c], sum = 0;
 #pragma unroll
         for (int back = 0; back < TAPS; back++) {
-            if (back < width && t + back < shape.T)
-                sum += tap[back] * ds[(size_t)(n + back) * channels + c];
-            if (back < width && t >= back)
-                dtap[back] += here * x[(size_t)(n - back) * channels + c];
+            float ahead = back < width && t + back < shape.T ? ds[(size_t)(n + back) * channels + c] : 0.0f;
+            float behind = back < width && t >= back ? x[(size_t)(n - back) * channels + c] : 0.0f;
+            sum += tap[back] * ahead;
+            dtap[back] += here * behind;
         }
         dx[(size_t)n * channels + c] = sum;
     }
 #pragma unroll
-    for (int back = 0; back < TAPS; back++)
-        if (back < width)
-            partial[((size_t)blockIdx.x * channels + c + 1) * width - 1 - back] = dtap[back];
+    for (int back = 0; back < TAPS; back++) {
+        if (back >= width)
+            break;
+        sums[threadIdx.y][lane] = dtap[back];
+        __syncthreads();
+        if (threadIdx.y == 0 && c < channels) {
+            float total = dtap[back];
+            for (int group = 1; group < GROUPS; group++)
+                total += sums[group][lane];
+            partial[((size_t)blockIdx.x * channels + c + 1) * width - 1 - back] = total;
+        }
+        __syncthreads();
+    }
 }
 
 template <int VALUES, int TAPS> struct size_tag {
@@ -200,9 +209,9 @@ void cuda_householder_backward(struct device *device, real *dx, real *dconv, con
                     cuda_blocks(shape.rows, WARPS), THREADS, 0, ds, dw, x, conv, shape);
         if (width == 0)
             return;
-        dim3 grid(cuda_blocks((size_t)N, (size_t)chunk), cuda_blocks((size_t)K * D, CHUNK_THREADS));
-        cuda_launch(cuda, "householder_backward", householder_conv_backward_kernel<sizes::taps>, grid, CHUNK_THREADS, 0,
-                    dx, partial, ds, x, conv, shape, N, chunk);
+        dim3 grid(cuda_blocks((size_t)N, (size_t)chunk), cuda_blocks((size_t)K * D, CHANNELS));
+        cuda_launch(cuda, "householder_backward", householder_conv_backward_kernel<sizes::taps>, grid,
+                    dim3(CHANNELS, GROUPS), 0, dx, partial, ds, x, conv, shape, N, chunk);
         cuda_sum_rows(cuda, "householder_backward", dconv, partial, (int)grid.x, (size_t)K * D * width);
     });
 }

@@ -36,8 +36,12 @@ template <int LANES> static __device__ inline float log_sum_exp(const float *row
 /* How many targets are scored; every block counts for itself, which costs less than a launch. */
 static __device__ int count_scored(const int *targets, int N)
 {
-    int count = 0;
-    for (int n = threadIdx.x; n < N; n += THREADS)
+    int count = 0, fours = reinterpret_cast<uintptr_t>(targets) % 16 == 0 ? N / 4 : 0;
+    const int4 *four = reinterpret_cast<const int4 *>(targets);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < fours; i += THREADS)
+        count += (four[i].x >= 0) + (four[i].y >= 0) + (four[i].z >= 0) + (four[i].w >= 0);
+    for (int n = 4 * fours + threadIdx.x; n < N; n += THREADS)
         count += targets[n] >= 0;
     return block_sum(count);
 }
