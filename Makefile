@@ -120,7 +120,7 @@ $(BUILD)/cuda_tasks.inc: $(wildcard tasks/*.c) Makefile
 	@{ printf '#define TASKS(task)'; printf ' task(%s)' $(TASK_NAMES); echo; } >> $@
 
 # Only this file sees the version, so that a commit rebuilds one object.
-$(BUILD)/float/harness/version.o $(BUILD)/double/harness/version.o: CPPFLAGS += -DSTATELAB_VERSION='"$(VERSION)"'
+$(BUILD)/float/harness/version.o $(BUILD)/double/harness/version.o: CPPFLAGS += -DSTATELAB_VERSION=$(VERSION)
 $(BUILD)/float/harness/version.o $(BUILD)/double/harness/version.o: $(BUILD)/version
 $(BUILD)/version: force
 	@mkdir -p $(@D); echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@

@@ -1,0 +1,53 @@
+/* The plan of an experiment as a table: see dry_run.h. */
+#include "harness/dry_run.h"
+
+#include <inttypes.h>
+
+struct cost {
+    int64_t steps, train_tokens, eval_tokens;
+};
+
+static int seq_len(const void *task_parameters)
+{
+    return ((const struct task_parameters *)task_parameters)->seq_len;
+}
+
+static struct cost cost_of(const struct run_config *config)
+{
+    struct cost cost = { .steps = config->train.steps };
+    cost.train_tokens = cost.steps * config->train.batch * seq_len(config->task_parameters);
+    for (int i = 0; i < config->eval_count; i++)
+        cost.eval_tokens += (int64_t)config->evals[i].options.sequences * seq_len(config->evals[i].task_parameters);
+    return cost;
+}
+
+static void print_run(const struct experiment *experiment, int index, const struct cost *cost, FILE *out)
+{
+    const struct planned_run *run = &experiment->runs[index];
+    fprintf(out, "%s %9" PRId64 " %14" PRId64 " %14" PRId64 " ", run->id, cost->steps, cost->train_tokens,
+            cost->eval_tokens);
+    for (int k = 0; k < experiment->swept_count; k++)
+        fprintf(out, " %s=%s", experiment->swept_keys[k], run->values[k]);
+    fputc('\n', out);
+}
+
+int dry_run(const struct experiment *experiment, FILE *out, struct error *error)
+{
+    struct cost total = { 0 };
+    fprintf(out, "%-16s %9s %14s %14s  %s\n", "run", "steps", "train tokens", "eval tokens", "swept");
+    for (int i = 0; i < experiment->run_count; i++) {
+        struct run_config config;
+        if (experiment_resolve(experiment, i, &config, error) != 0)
+            return -1;
+        struct cost cost = cost_of(&config);
+        run_config_free(&config);
+        print_run(experiment, i, &cost, out);
+        total.steps += cost.steps;
+        total.train_tokens += cost.train_tokens;
+        total.eval_tokens += cost.eval_tokens;
+    }
+    fprintf(out, "%s: %d runs, %" PRId64 " steps, %" PRId64 " tokens to train on, %" PRId64 " to evaluate%s\n",
+            experiment->name, experiment->run_count, total.steps, total.train_tokens, total.eval_tokens,
+            experiment->search.key[0] ? ", at most: the search stops at its first success" : "");
+    return 0;
+}
