@@ -53,6 +53,13 @@ void csv_real(struct csv_writer *writer, double value)
     fputs(text, writer->stream);
 }
 
+void csv_rounded(struct csv_writer *writer, double value)
+{
+    separate(writer);
+    if (!isnan(value))
+        fprintf(writer->stream, "%.10g", value);
+}
+
 void csv_end_row(struct csv_writer *writer)
 {
     fputc('\n', writer->stream);

@@ -17,6 +17,8 @@ void csv_text(struct csv_writer *writer, const char *text);
 void csv_integer(struct csv_writer *writer, int64_t value);
 /* The shortest text that reads back as the same double; empty for NaN. */
 void csv_real(struct csv_writer *writer, double value);
+/* Ten significant digits: for rates and what else is computed from other columns. */
+void csv_rounded(struct csv_writer *writer, double value);
 void csv_end_row(struct csv_writer *writer);
 
 /* A table in memory. Row 0 is the header; every row has `columns` cells. */

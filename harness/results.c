@@ -51,16 +51,16 @@ static void write_set(struct csv_writer *writer, const struct set_result *set)
     csv_integer(writer, e->sequences);
     csv_integer(writer, e->scored);
     csv_integer(writer, e->errors);
-    csv_real(writer, rate(e->errors, e->scored));
-    csv_real(writer, set->interval.low);
-    csv_real(writer, set->interval.high);
+    csv_rounded(writer, rate(e->errors, e->scored));
+    csv_rounded(writer, set->interval.low);
+    csv_rounded(writer, set->interval.high);
     csv_integer(writer, e->sequence_errors);
-    csv_real(writer, rate(e->sequence_errors, e->sequences));
+    csv_rounded(writer, rate(e->sequence_errors, e->sequences));
     csv_integer(writer, e->last_scored);
     csv_integer(writer, e->last_errors);
-    csv_real(writer, rate(e->last_errors, e->last_scored));
+    csv_rounded(writer, rate(e->last_errors, e->last_scored));
     csv_real(writer, -e->log_prob);
-    csv_real(writer, e->majority);
+    csv_rounded(writer, e->majority);
 }
 
 static void write_no_set(struct csv_writer *writer)
@@ -89,7 +89,7 @@ void run_result_rows(struct csv_writer *writer, const char *id, const struct run
             write_no_set(writer);
         for (int i = 0; i < value_count; i++)
             csv_text(writer, values[i]);
-        csv_real(writer, result->train_seconds);
+        csv_rounded(writer, result->train_seconds);
         csv_real(writer, result->tokens_per_second);
         csv_end_row(writer);
     }

@@ -171,7 +171,7 @@ static void write_climb(const struct collection *collection, const struct climbs
     for (int rank = 0; rank < climbs->ranks; rank++) {
         int run = climb_run(climbs, climb, rank);
         bool tried = run >= 0 && collection->finished[run];
-        csv_real(writer, tried ? reached_value(&experiment->search, &collection->results[run]) : NAN);
+        csv_rounded(writer, tried ? reached_value(&experiment->search, &collection->results[run]) : NAN);
     }
     csv_end_row(writer);
 }

@@ -287,19 +287,19 @@ static void write_row(const struct collection *collection, const struct summary 
     csv_integer(writer, row->runs);
     csv_integer(writer, row->diverged);
     csv_integer(writer, row->missing);
-    csv_real(writer, row->error.median);
-    csv_real(writer, row->error.min);
-    csv_real(writer, row->error.max);
+    csv_rounded(writer, row->error.median);
+    csv_rounded(writer, row->error.min);
+    csv_rounded(writer, row->error.max);
     csv_integer(writer, row->scored);
     csv_integer(writer, row->errors);
-    csv_real(writer, rate(row->errors, row->scored));
-    csv_real(writer, interval.low);
-    csv_real(writer, interval.high);
-    csv_real(writer, row->sequence_error.median);
-    csv_real(writer, row->last_error.median);
-    csv_real(writer, row->loss.median);
-    csv_real(writer, row->majority);
-    csv_real(writer, row->selected_by);
+    csv_rounded(writer, rate(row->errors, row->scored));
+    csv_rounded(writer, interval.low);
+    csv_rounded(writer, interval.high);
+    csv_rounded(writer, row->sequence_error.median);
+    csv_rounded(writer, row->last_error.median);
+    csv_rounded(writer, row->loss.median);
+    csv_rounded(writer, row->majority);
+    csv_rounded(writer, row->selected_by);
     csv_end_row(writer);
 }
 

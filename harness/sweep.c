@@ -53,8 +53,7 @@ struct experiment *sweep_load(const char *folder, struct error *error)
     return experiment_load(path.text, NULL, 0, error);
 }
 
-/* Writes experiment.yaml unless it is there already, word for word. */
-static int publish(const struct experiment *experiment, const char *folder, struct error *error)
+int sweep_publish(const struct experiment *experiment, const char *folder, struct error *error)
 {
     if (folder_make(folder, error) != 0)
         return -1;
@@ -388,7 +387,7 @@ static int open_sweep(struct sweep *sweep, const char *folder, struct error *err
     sweep->kills = calloc(count, sizeof *sweep->kills);
     if (!sweep->wanted || !sweep->kills)
         return error_set(error, "not enough memory for %zu runs", count);
-    if (choose_runs(sweep, error) != 0 || publish(sweep->experiment, folder, error) != 0 ||
+    if (choose_runs(sweep, error) != 0 || sweep_publish(sweep->experiment, folder, error) != 0 ||
         collection_open(&sweep->collection, sweep->experiment, folder, error) != 0)
         return -1;
     collection_refresh(&sweep->collection);

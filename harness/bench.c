@@ -1,0 +1,210 @@
+/* Measurements: a training step, and one attention alone. */
+#include "harness/bench.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness/claim.h"
+#include "harness/options.h"
+#include "harness/trainer.h"
+
+static void ignore_row(struct train_log *log, const struct train_state *state)
+{
+    (void)log;
+    (void)state;
+}
+
+/* Seconds that `steps` steps take. */
+static double time_steps(struct trainer *trainer, int steps)
+{
+    struct train_log log = { ignore_row };
+    double start = monotonic_seconds();
+    trainer_advance(trainer, steps, &log, NULL);
+    (void)trainer_state(trainer); /* waits for the device */
+    return monotonic_seconds() - start;
+}
+
+int bench_step(const struct run_config *config, const struct device_choice *choice, int repeats, double seconds,
+               struct spread *step, struct error *error)
+{
+    struct run_config endless = *config;
+    double times[BENCH_REPEATS_AT_MOST];
+    endless.train.steps = 1 << 30;
+    endless.train.log_every = 1 << 30;
+    struct device *device = device_open(choice, 0, (enum precision)config->train.precision, error);
+    struct trainer *trainer = device ? trainer_open(&endless, device, error) : NULL;
+    int result = trainer ? 0 : -1;
+    if (trainer) {
+        time_steps(trainer, 2);
+        double one = time_steps(trainer, 2) / 2;
+        int steps = seconds > one ? (int)(seconds / one) : 1;
+        for (int i = 0; i < repeats; i++)
+            times[i] = time_steps(trainer, steps) / steps;
+        *step = spread_of(times, (size_t)repeats);
+        result = device->ops->check(device, error);
+        trainer_close(trainer);
+    }
+    if (device)
+        device->ops->close(device);
+    return result;
+}
+
+/* ---- one attention ---- */
+
+enum { TENSORS_AT_MOST = 32 };
+
+/* The layer, its parameters and everything it works on. */
+struct layer_under_test {
+    struct parameter_sink sink;
+    struct attention_layer layer;
+    struct device *device;
+    struct parameter declared[TENSORS_AT_MOST];
+    int count;
+    real *parameters[TENSORS_AT_MOST], *gradients[TENSORS_AT_MOST];
+    real *x, *y;
+    void *options, *buffers, *saved, *scratch;
+};
+
+static void declare(struct parameter_sink *sink, const struct parameter *parameter)
+{
+    struct layer_under_test *test = (struct layer_under_test *)sink;
+    if (test->count < TENSORS_AT_MOST)
+        test->declared[test->count++] = *parameter;
+}
+
+static size_t parameter_size(const struct parameter *parameter)
+{
+    size_t size = 1;
+    for (int i = 0; i < parameter->rank; i++)
+        size *= (size_t)parameter->dims[i];
+    return size;
+}
+
+/* `count` reals of device memory, uniform in +-scale. */
+static real *random_reals(struct device *device, size_t count, double scale, uint64_t stream, struct error *error)
+{
+    real *memory = device->ops->allocate(device, count * sizeof *memory, error);
+    real *host = memory ? malloc(count * sizeof *host) : NULL;
+    struct rng rng = rng_make(0, RNG_STREAM_INIT, stream);
+    for (size_t i = 0; host && i < count; i++)
+        host[i] = (real)(scale * (2 * rng_uniform(&rng) - 1));
+    if (host)
+        device->ops->upload(device, memory, host, count * sizeof *host);
+    else
+        error_set(error, "not enough memory for %zu values", count);
+    free(host);
+    return host ? memory : NULL;
+}
+
+static int open_parameters(struct layer_under_test *test, struct error *error)
+{
+    test->sink.declare = declare;
+    test->layer.attention->declare(&test->layer, &test->sink);
+    /* Those of one group have to follow each other without a gap: one block for all. */
+    size_t total = 0;
+    for (int i = 0; i < test->count; i++)
+        total += parameter_size(&test->declared[i]);
+    test->parameters[0] = random_reals(test->device, total, 0.05, 1, error);
+    test->gradients[0] = random_reals(test->device, total, 0, 2, error);
+    if (!test->parameters[0] || !test->gradients[0])
+        return -1;
+    for (int i = 1; i < test->count; i++) {
+        test->parameters[i] = test->parameters[i - 1] + parameter_size(&test->declared[i - 1]);
+        test->gradients[i] = test->gradients[i - 1] + parameter_size(&test->declared[i - 1]);
+    }
+    return 0;
+}
+
+static int open_layer(struct layer_under_test *test, const struct bench_attention *bench, struct error *error)
+{
+    const struct attention *attention = bench->attention;
+    const struct ops *ops = test->device->ops;
+    test->options = calloc(1, attention->options_size);
+    test->buffers = calloc(1, attention->buffers_size + 1);
+    if (!test->options || !test->buffers)
+        return error_set(error, "not enough memory");
+    option_defaults(attention->options, test->options);
+    test->layer =
+        (struct attention_layer){ attention, test->options, bench->H * bench->D, bench->H, bench->H, bench->D, 1e-6 };
+    size_t size = (size_t)bench->B * (size_t)bench->T * (size_t)test->layer.C;
+    struct arena saved = { 0 }, scratch = { 0 };
+    if (attention->check(&test->layer, error) != 0 || open_parameters(test, error) != 0)
+        return -1;
+    attention->plan(&test->layer, test->device, bench->B, bench->T, true, &saved, &scratch, test->buffers);
+    test->saved = saved.base = ops->allocate(test->device, saved.used + 256, error);
+    test->scratch = scratch.base = ops->allocate(test->device, scratch.used + 256, error);
+    test->x = random_reals(test->device, size, 1, 3, error);
+    test->y = random_reals(test->device, size, 1, 4, error);
+    if (!saved.base || !scratch.base || !test->x || !test->y)
+        return -1;
+    saved.used = scratch.used = 0;
+    attention->plan(&test->layer, test->device, bench->B, bench->T, true, &saved, &scratch, test->buffers);
+    return 0;
+}
+
+static double time_pass(struct layer_under_test *test, const struct bench_attention *bench, bool backward)
+{
+    const struct attention *attention = test->layer.attention;
+    real value;
+    double start = monotonic_seconds();
+    if (backward)
+        attention->backward(&test->layer, test->device, bench->B, bench->T, test->buffers, test->parameters,
+                            test->gradients, test->x, test->y, test->y);
+    else
+        attention->forward(&test->layer, test->device, bench->B, bench->T, test->buffers, test->parameters, test->x,
+                           test->y);
+    test->device->ops->download(test->device, &value, test->y, sizeof value); /* waits */
+    return monotonic_seconds() - start;
+}
+
+/* In the child: what it measured goes back through `to`. It ends with the process, which frees everything. */
+static int measure(struct bench_attention *bench, const struct device_choice *choice, int repeats, struct error *error)
+{
+    struct layer_under_test test = { .layer.attention = bench->attention };
+    double forward[BENCH_REPEATS_AT_MOST], backward[BENCH_REPEATS_AT_MOST];
+    test.device = device_open(choice, 0, bench->precision, error);
+    if (!test.device || open_layer(&test, bench, error) != 0)
+        return -1;
+    for (int i = -1; i < repeats; i++) { /* one to warm up */
+        double f = time_pass(&test, bench, false), b = time_pass(&test, bench, true);
+        forward[i < 0 ? 0 : i] = f;
+        backward[i < 0 ? 0 : i] = b;
+    }
+    bench->forward = spread_of(forward, (size_t)repeats);
+    bench->backward = spread_of(backward, (size_t)repeats);
+    return test.device->ops->check(test.device, error);
+}
+
+struct answer {
+    int result;
+    struct error error;
+    struct bench_attention bench;
+};
+
+int bench_attention(struct bench_attention *bench, const struct device_choice *choice, int repeats, struct error *error)
+{
+    int channel[2], status;
+    struct rusage usage;
+    if (pipe(channel) != 0)
+        return error_set(error, "cannot make a pipe: %s", strerror(errno));
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct answer answer = { .bench = *bench };
+        answer.result = measure(&answer.bench, choice, repeats, &answer.error);
+        _exit(write(channel[1], &answer, sizeof answer) != (ssize_t)sizeof answer);
+    }
+    close(channel[1]);
+    struct answer answer;
+    bool whole = read(channel[0], &answer, sizeof answer) == (ssize_t)sizeof answer;
+    close(channel[0]);
+    if (pid < 0 || wait4(pid, &status, 0, &usage) != pid || !whole)
+        return error_set(error, "the measuring process died; is there enough memory?");
+    *bench = answer.bench;
+    bench->peak_bytes = choice->cuda ? 0 : 1024.0 * (double)usage.ru_maxrss;
+    return answer.result == 0 ? 0 : error_set(error, "%s", answer.error.message);
+}

@@ -1,0 +1,27 @@
+/* Measurements: a training step, and one attention alone. */
+#ifndef STATELAB_HARNESS_BENCH_H
+#define STATELAB_HARNESS_BENCH_H
+
+#include "harness/machine.h"
+#include "harness/run_config.h"
+#include "harness/statistics.h"
+
+enum { BENCH_REPEATS_AT_MOST = 1000 };
+
+/* Seconds per step of training, over `repeats` stretches of about `seconds` each. */
+int bench_step(const struct run_config *config, const struct device_choice *choice, int repeats, double seconds,
+               struct spread *step, struct error *error);
+
+/* One attention layer with its projections and default options, on random input. */
+struct bench_attention {
+    const struct attention *attention;
+    int B, T, H, D;
+    enum precision precision;
+    struct spread forward, backward; /* seconds: results */
+    double peak_bytes;               /* of the process where that can be told (the CPU), weights and input included */
+};
+/* Measured in a process of its own, so that the peak is this layer's alone. */
+int bench_attention(struct bench_attention *bench, const struct device_choice *choice, int repeats,
+                    struct error *error);
+
+#endif
