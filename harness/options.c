@@ -119,10 +119,10 @@ static int parse_real(const struct option *option, const char *text, double *fie
         return refuse(option, text, what, error);
     errno = 0;
     double value = strtod(text, NULL);
-    if (errno == ERANGE)
+    if (errno == ERANGE && (value == 0 || isinf(value))) /* subnormal numbers set ERANGE too, and are welcome */
         return refuse(option, text, "is beyond what a double holds", error);
     value *= unit;
-    if (!(value >= option->min && value <= option->max))
+    if (!isfinite(value) || !(value >= option->min && value <= option->max))
         return refuse(option, text, "is out of range", error);
     *field = value == 0 ? 0 : value; /* no negative zero */
     return 0;

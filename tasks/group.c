@@ -40,10 +40,12 @@ static const struct permutation identity = { { 0, 1, 2, 3, 4 } };
 static bool read_factor(const char **text, struct factor *factor)
 {
     static const int factorials[] = { 1, 1, 2, 6, 24, 120 };
+    factor->family = **text;
+    if (factor->family == '\0')
+        return false;
     const char *digits = *text + 1;
     size_t count = strspn(digits, "0123456789");
-    factor->family = **text;
-    if (factor->family == '\0' || count < 1 || count > 3 || *digits == '0')
+    if (count < 1 || count > 3 || *digits == '0')
         return false;
     factor->n = (int)strtol(digits, NULL, 10);
     *text = digits + count;

@@ -1,6 +1,6 @@
 /* The word problem of a finite group (A5: Barrington 1989; Merrill et al., arXiv 2404.08819; arXiv 2505.16381).
  * The product after token t is the product before it times the token: product_t = product_(t-1) * token_t.
- * Expected: uniform words over all elements have uniform products, 1/|G| of them the identity. */
+ * Expected: uniform products, 1/|G| the identity; A5's generators, balance 0.7: 46 % are at position 20. */
 #include "tasks/group.h"
 #include "tasks/task.h"
 
