@@ -1,0 +1,449 @@
+/* The table of operations: what each reads and writes, how it is called, and at which shapes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/operation.h"
+#include "tests/oracle_ops.h"
+
+static const double EPSILON = 1e-6; /* of the norms */
+
+/* linear: N, I, O, gap. Two products of one input, so that the second adds its gradient to the first's. */
+
+static void describe_linear(struct setting *s)
+{
+    const int *d = s->dims;
+    setting_add(s, "x", INPUT, d[0], d[1], d[3]);
+    setting_add(s, "w", INPUT, d[2], d[1], 0);
+    setting_add(s, "w2", INPUT, d[2] + 1, d[1], 0);
+    setting_add(s, "y", OUTPUT, d[0], d[2], d[3]);
+    setting_add(s, "y2", OUTPUT, d[0], d[2] + 1, 0);
+}
+
+static void forward_linear(const struct run *r)
+{
+    int N = r->dims[0], I = r->dims[1], O = r->dims[2], gap = r->dims[3];
+    r->ops->linear_forward(r->device, r->b[3], O + gap, r->b[0], I + gap, r->b[1], N, I, O);
+    r->ops->linear_forward(r->device, r->b[4], O + 1, r->b[0], I + gap, r->b[2], N, I, O + 1);
+}
+
+static void oracle_two_products(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_linear(b[3], b[0], b[1], d[0], d[1], d[2]);
+    oracle_linear(b[4], b[0], b[2], d[0], d[1], d[2] + 1);
+}
+
+static void backward_linear(const struct run *r)
+{
+    int N = r->dims[0], I = r->dims[1], O = r->dims[2], gap = r->dims[3];
+    r->ops->linear_backward_input(r->device, r->g[0], I + gap, r->g[3], O + gap, r->b[1], N, I, O, false);
+    r->ops->linear_backward_input(r->device, r->g[0], I + gap, r->g[4], O + 1, r->b[2], N, I, O + 1, true);
+    r->ops->linear_backward_weight(r->device, r->g[1], r->g[3], O + gap, r->b[0], I + gap, N, I, O);
+    r->ops->linear_backward_weight(r->device, r->g[2], r->g[4], O + 1, r->b[0], I + gap, N, I, O + 1);
+}
+
+static const int linear_shapes[][DIMENSIONS] = {
+    { 1, 8, 5, 0 }, { 3, 17, 1, 4 }, { 62, 64, 24, 0 }, { 513, 24, 9, 3 }, { 2500, 33, 70, 8 }
+};
+
+/* copy_rows: N, C, gap */
+
+static void describe_copy(struct setting *s)
+{
+    setting_add(s, "from", CONSTANT, s->dims[0], s->dims[1], s->dims[2]);
+    setting_add(s, "to", RESULT, s->dims[0], s->dims[1], 2 * s->dims[2] + 1);
+}
+
+static void forward_copy(const struct run *r)
+{
+    int N = r->dims[0], C = r->dims[1], gap = r->dims[2];
+    r->ops->copy_rows(r->device, r->b[1], C + 2 * gap + 1, r->b[0], C + gap, N, C);
+}
+
+static void oracle_copy(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    for (int i = 0; i < d[0] * d[1]; i++)
+        b[1][i] = b[0][i];
+}
+
+static const int copy_shapes[][DIMENSIONS] = { { 1, 8, 0 }, { 3, 1, 2 }, { 513, 40, 5 } };
+
+/* embedding: N, C, V */
+
+static void describe_embedding(struct setting *s)
+{
+    setting_add(s, "table", INPUT, s->dims[2], s->dims[1], 0);
+    setting_add(s, "x", OUTPUT, s->dims[0], s->dims[1], 0);
+    setting_add_integers(s, s->dims[0], 0, s->dims[2]);
+}
+
+static void forward_embedding(const struct run *r)
+{
+    r->ops->embedding_forward(r->device, r->b[1], r->b[0], r->integers, r->dims[0], r->dims[1]);
+}
+
+static void oracle_embed(const int *d, double *const *b, const int *integers)
+{
+    oracle_embedding(b[1], b[0], integers, d[0], d[1]);
+}
+
+static void backward_embedding(const struct run *r)
+{
+    r->ops->embedding_backward(r->device, r->g[0], r->g[1], r->integers, r->dims[0], r->dims[1], r->dims[2]);
+}
+
+static const int embedding_shapes[][DIMENSIONS] = { { 1, 8, 5 }, { 3, 9, 64 }, { 513, 24, 5 }, { 3000, 16, 60 } };
+
+/* rmsnorm: N, C; with and without a residual */
+
+static void describe_residual(struct setting *s)
+{
+    int N = s->dims[0], C = s->dims[1];
+    setting_add(s, "x", INPUT, N, C, 0);
+    setting_add(s, "delta", INPUT, N, C, 0);
+    setting_add(s, "weight", INPUT, 1, C, 0);
+    setting_add(s, "sum", OUTPUT, N, C, 0);
+    setting_add(s, "y", OUTPUT, N, C, 0);
+    setting_add(s, "rstd", SAVED, N, 1, 0);
+}
+
+static void forward_residual(const struct run *r)
+{
+    r->ops->rmsnorm_forward(r->device, r->b[3], r->b[4], r->b[5], r->b[0], r->b[1], r->b[2], r->dims[0], r->dims[1],
+                            EPSILON);
+}
+
+static void oracle_residual(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_rmsnorm(b[3], b[4], b[0], b[1], b[2], d[0], d[1], EPSILON);
+}
+
+/* dx may be dsum: it is, for `delta`. */
+static void backward_residual(const struct run *r)
+{
+    int N = r->dims[0], C = r->dims[1];
+    r->ops->rmsnorm_backward(r->device, r->g[0], r->g[2], r->g[4], r->g[3], r->b[3], r->b[5], r->b[2], N, C,
+                             r->scratch);
+    r->ops->copy_rows(r->device, r->g[1], C, r->g[3], C, N, C);
+    r->ops->rmsnorm_backward(r->device, r->g[1], r->g[2], r->g[4], r->g[1], r->b[3], r->b[5], r->b[2], N, C,
+                             r->scratch);
+}
+
+static size_t scratch_rmsnorm(const struct ops *ops, const int *d)
+{
+    return ops->rmsnorm_scratch(d[0], d[1]);
+}
+
+static void describe_rmsnorm(struct setting *s)
+{
+    setting_add(s, "x", INPUT, s->dims[0], s->dims[1], 0);
+    setting_add(s, "weight", INPUT, 1, s->dims[1], 0);
+    setting_add(s, "y", OUTPUT, s->dims[0], s->dims[1], 0);
+    setting_add(s, "rstd", SAVED, s->dims[0], 1, 0);
+}
+
+static void forward_rmsnorm(const struct run *r)
+{
+    r->ops->rmsnorm_forward(r->device, NULL, r->b[2], r->b[3], r->b[0], NULL, r->b[1], r->dims[0], r->dims[1], EPSILON);
+}
+
+static void oracle_norm(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_rmsnorm(NULL, b[2], b[0], NULL, b[1], d[0], d[1], EPSILON);
+}
+
+static void backward_rmsnorm(const struct run *r)
+{
+    r->ops->rmsnorm_backward(r->device, r->g[0], r->g[1], r->g[2], NULL, r->b[0], r->b[3], r->b[1], r->dims[0],
+                             r->dims[1], r->scratch);
+}
+
+static const int rmsnorm_shapes[][DIMENSIONS] = { { 1, 8 }, { 3, 64 }, { 62, 33 }, { 513, 24 }, { 70, 256 } };
+
+/* head_norm: N, heads, D, gap */
+
+static void describe_head_norm(struct setting *s)
+{
+    const int *d = s->dims;
+    setting_add(s, "x", IN_PLACE, d[0], d[1] * d[2], d[3]);
+    setting_add(s, "weight", INPUT, 1, d[2], 0);
+    setting_add(s, "saved", SAVED, d[0], d[1] * (d[2] + 1), 0);
+}
+
+static void forward_head_norm(const struct run *r)
+{
+    const int *d = r->dims;
+    r->ops->head_norm_forward(r->device, r->b[0], d[1] * d[2] + d[3], r->b[2], r->b[1], d[0], d[1], d[2], EPSILON);
+}
+
+static void oracle_heads(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_head_norm(b[0], b[1], d[0], d[1], d[2], EPSILON);
+}
+
+static void backward_head_norm(const struct run *r)
+{
+    const int *d = r->dims;
+    r->ops->head_norm_backward(r->device, r->g[0], d[1] * d[2] + d[3], r->g[1], r->b[2], r->b[1], d[0], d[1], d[2],
+                               r->scratch);
+}
+
+static size_t scratch_head_norm(const struct ops *ops, const int *d)
+{
+    return ops->rmsnorm_scratch(d[0] * d[1], d[2]);
+}
+
+static const int head_norm_shapes[][DIMENSIONS] = {
+    { 1, 1, 8, 0 }, { 3, 2, 16, 5 }, { 62, 3, 8, 24 }, { 513, 2, 32, 1 }
+};
+
+/* swiglu: N, F */
+
+static void describe_swiglu(struct setting *s)
+{
+    setting_add(s, "gate_up", INPUT, s->dims[0], 2 * s->dims[1], 0);
+    setting_add(s, "h", OUTPUT, s->dims[0], s->dims[1], 0);
+}
+
+static void forward_swiglu(const struct run *r)
+{
+    r->ops->swiglu_forward(r->device, r->b[1], r->b[0], r->dims[0], r->dims[1]);
+}
+
+static void oracle_gated(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_swiglu(b[1], b[0], d[0], d[1]);
+}
+
+static void backward_swiglu(const struct run *r)
+{
+    r->ops->swiglu_backward(r->device, r->g[0], r->g[1], r->b[0], r->dims[0], r->dims[1]);
+}
+
+static const int swiglu_shapes[][DIMENSIONS] = { { 1, 8 }, { 3, 5 }, { 62, 171 }, { 513, 24 } };
+
+/* rope: B, T, heads, D, gap, first */
+
+static const double BASE = 100;
+
+static void describe_rope(struct setting *s)
+{
+    const int *d = s->dims;
+    setting_add(s, "x", IN_PLACE, d[0] * d[1], d[2] * d[3], d[4]);
+}
+
+static void forward_rope(const struct run *r)
+{
+    const int *d = r->dims;
+    r->ops->rope(r->device, r->b[0], d[2] * d[3] + d[4], d[0], d[1], d[5], d[2], d[3], BASE, 1);
+}
+
+static void oracle_turn(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_rope(b[0], d[0], d[1], d[5], d[2], d[3], BASE);
+}
+
+static void backward_rope(const struct run *r)
+{
+    const int *d = r->dims;
+    r->ops->rope(r->device, r->g[0], d[2] * d[3] + d[4], d[0], d[1], d[5], d[2], d[3], BASE, -1);
+}
+
+static const int rope_shapes[][DIMENSIONS] = { { 1, 1, 1, 8, 0, 0 },
+                                               { 3, 1, 2, 16, 4, 700 },
+                                               { 2, 31, 3, 8, 24, 0 },
+                                               { 1, 513, 1, 130, 0, 5 },
+                                               { 1, 3, 1, 256, 1, 65000 } };
+
+/* gates: N, H, gap, bias shift */
+
+static void describe_gate(struct setting *s)
+{
+    const int *d = s->dims;
+    setting_add(s, "logit", INPUT, d[0], d[1], d[2]);
+    struct buffer *bias = setting_add(s, "bias", INPUT, 1, d[1], 0);
+    for (int h = 0; h < d[1]; h++)
+        bias->value[h] += d[3];
+    for (int h = 0; h < d[1]; h++)
+        bias->value[h] = (double)(real)bias->value[h];
+    setting_add(s, "out", OUTPUT, d[0], d[1], 0);
+}
+
+static void forward_function(const struct run *r, enum gate_function function, double scale)
+{
+    const int *d = r->dims;
+    r->ops->gate_forward(r->device, r->b[2], r->b[0], d[1] + d[2], r->b[1], d[0], d[1], function, scale);
+}
+
+static void backward_function(const struct run *r, enum gate_function function, double scale)
+{
+    const int *d = r->dims;
+    r->ops->gate_backward(r->device, r->g[0], r->g[1], r->g[2], r->b[0], d[1] + d[2], r->b[1], d[0], d[1], function,
+                          scale);
+}
+
+static void forward_forget(const struct run *r)
+{
+    forward_function(r, GATE_LOG_SIGMOID, 0);
+}
+
+static void oracle_forget(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_gate(b[2], b[0], b[1], d[0], d[1], GATE_LOG_SIGMOID, 0);
+}
+
+static void backward_forget(const struct run *r)
+{
+    backward_function(r, GATE_LOG_SIGMOID, 0);
+}
+
+static void forward_beta(const struct run *r)
+{
+    forward_function(r, GATE_SCALED_SIGMOID, 1.99);
+}
+
+static void oracle_beta(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_gate(b[2], b[0], b[1], d[0], d[1], GATE_SCALED_SIGMOID, 1.99);
+}
+
+static void backward_beta(const struct run *r)
+{
+    backward_function(r, GATE_SCALED_SIGMOID, 1.99);
+}
+
+static const int gate_shapes[][DIMENSIONS] = { { 1, 1, 0, 0 }, { 3, 2, 5, 8 }, { 62, 3, 1, -12 }, { 5001, 2, 6, 0 } };
+
+/* householder: B, T, K, D, width */
+
+static void describe_householder(struct setting *s)
+{
+    const int *d = s->dims;
+    int C = d[2] * d[3];
+    setting_add(s, "x", INPUT, d[0] * d[1], C, 0);
+    setting_add(s, "conv", INPUT, C, d[4], 0);
+    setting_add(s, "w", OUTPUT, d[0] * d[1], C, 0);
+}
+
+static void forward_householder(const struct run *r)
+{
+    const int *d = r->dims;
+    r->ops->householder_forward(r->device, r->b[2], r->b[0], d[4] ? r->b[1] : NULL, d[4], d[0], d[1], d[2], d[3]);
+}
+
+static void oracle_reflect(const int *d, double *const *b, const int *integers)
+{
+    (void)integers;
+    oracle_householder(b[2], b[0], b[1], d[4], d[0], d[1], d[2], d[3]);
+}
+
+static void backward_householder(const struct run *r)
+{
+    const int *d = r->dims;
+    r->ops->householder_backward(r->device, r->g[0], d[4] ? r->g[1] : NULL, r->g[2], r->b[0], d[4] ? r->b[1] : NULL,
+                                 d[4], d[0], d[1], d[2], d[3], r->scratch);
+}
+
+static size_t scratch_householder(const struct ops *ops, const int *d)
+{
+    (void)ops;
+    return (size_t)d[0] * d[1] * d[2] * d[3];
+}
+
+static const int householder_shapes[][DIMENSIONS] = { { 1, 1, 1, 8, 3 },  { 3, 1, 2, 8, 0 },    { 2, 2, 1, 24, 4 },
+                                                      { 2, 31, 2, 8, 1 }, { 3, 171, 2, 16, 3 }, { 1, 513, 1, 32, 4 } };
+
+/* cross_entropy: N, V, lowest target (-1: a share is not scored) */
+
+static void describe_loss(struct setting *s)
+{
+    const int *d = s->dims;
+    int scored = 0;
+    setting_add(s, "logits", INPUT, d[0], d[1], 0);
+    struct buffer *losses = setting_add(s, "losses", OUTPUT, d[0], 1, 0);
+    setting_add_integers(s, d[0], d[2], d[1]);
+    for (int n = 0; n < d[0]; n++)
+        scored += s->integers[n] >= 0;
+    for (int n = 0; n < d[0]; n++)
+        losses->gradient[n] = scored ? 1.0 / scored : 0;
+}
+
+static void forward_loss(const struct run *r)
+{
+    r->ops->cross_entropy(r->device, r->state, r->b[1], NULL, r->b[0], r->integers, r->dims[0], r->dims[1]);
+}
+
+static void oracle_loss(const int *d, double *const *b, const int *integers)
+{
+    oracle_losses(b[1], b[0], integers, d[0], d[1]);
+}
+
+static void backward_loss(const struct run *r)
+{
+    r->ops->cross_entropy(r->device, r->state, r->b[1], r->g[0], r->b[0], r->integers, r->dims[0], r->dims[1]);
+}
+
+static const int loss_shapes[][DIMENSIONS] = {
+    { 1, 5, 0 }, { 3, 64, 0 }, { 62, 5, -1 }, { 513, 60, -4 }, { 3000, 7, -1 }
+};
+
+/* predict: N, V; the log-probabilities */
+
+static void describe_predict(struct setting *s)
+{
+    setting_add(s, "logits", CONSTANT, s->dims[0], s->dims[1], 0);
+    setting_add(s, "log_prob", RESULT, s->dims[0], 1, 0);
+    setting_add_integers(s, s->dims[0], -1, s->dims[1]);
+}
+
+static void forward_predict(const struct run *r)
+{
+    int *prediction = r->ops->allocate(r->device, (size_t)r->dims[0] * sizeof *prediction, NULL);
+    assert_non_null(prediction);
+    r->ops->predict(r->device, prediction, r->b[1], r->b[0], r->integers, r->dims[0], r->dims[1]);
+    r->ops->release(r->device, prediction);
+}
+
+static void oracle_log_prob(const int *d, double *const *b, const int *integers)
+{
+    oracle_losses(b[1], b[0], integers, d[0], d[1]);
+    for (int n = 0; n < d[0]; n++)
+        b[1][n] = -b[1][n];
+}
+
+static const int predict_shapes[][DIMENSIONS] = { { 1, 5 }, { 62, 64 }, { 3000, 5 } };
+
+#define SHAPES(shapes) shapes, sizeof(shapes) / sizeof *(shapes)
+
+const struct operation operation_list[] = {
+    { "linear", describe_linear, forward_linear, oracle_two_products, backward_linear, NULL, SHAPES(linear_shapes) },
+    { "copy_rows", describe_copy, forward_copy, oracle_copy, NULL, NULL, SHAPES(copy_shapes) },
+    { "embedding", describe_embedding, forward_embedding, oracle_embed, backward_embedding, NULL,
+      SHAPES(embedding_shapes) },
+    { "rmsnorm", describe_rmsnorm, forward_rmsnorm, oracle_norm, backward_rmsnorm, scratch_rmsnorm,
+      SHAPES(rmsnorm_shapes) },
+    { "rmsnorm of a residual", describe_residual, forward_residual, oracle_residual, backward_residual, scratch_rmsnorm,
+      SHAPES(rmsnorm_shapes) },
+    { "head_norm", describe_head_norm, forward_head_norm, oracle_heads, backward_head_norm, scratch_head_norm,
+      SHAPES(head_norm_shapes) },
+    { "swiglu", describe_swiglu, forward_swiglu, oracle_gated, backward_swiglu, NULL, SHAPES(swiglu_shapes) },
+    { "rope", describe_rope, forward_rope, oracle_turn, backward_rope, NULL, SHAPES(rope_shapes) },
+    { "forget gate", describe_gate, forward_forget, oracle_forget, backward_forget, NULL, SHAPES(gate_shapes) },
+    { "beta", describe_gate, forward_beta, oracle_beta, backward_beta, NULL, SHAPES(gate_shapes) },
+    { "householder", describe_householder, forward_householder, oracle_reflect, backward_householder,
+      scratch_householder, SHAPES(householder_shapes) },
+    { "cross_entropy", describe_loss, forward_loss, oracle_loss, backward_loss, NULL, SHAPES(loss_shapes) },
+    { "predict", describe_predict, forward_predict, oracle_log_prob, NULL, NULL, SHAPES(predict_shapes) },
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0 },
+};
