@@ -22,7 +22,9 @@ struct task {
      * tables. Returns 0, or -1 with a message that names the key, the value and what is allowed. */
     int (*prepare)(void *parameters, struct error *error);
 
-    /* Writes one sequence: tokens[T] and targets[T]; targets[t] is the token to name at position t,
+    /* NAME_sample in the file of task NAME, marked STATELAB_DEVICE with all that it calls: that is all it takes to be
+     * compiled for the GPU too (tasks/cuda.h), where the file is included in C++20. So casts are written out.
+     * Writes one sequence: tokens[T] and targets[T]; targets[t] is the token to name at position t,
      * or -1 where nothing is scored. A pure function of its arguments: no state, allocation or I/O. */
     void (*sample)(const void *parameters, struct rng *rng, int *tokens, int *targets);
 

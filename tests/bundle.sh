@@ -7,7 +7,9 @@ folder=$1
 shift
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib"
-cp "$@" tests/cuda.sh "$folder/bin/"
+cp "$@" "$folder/bin/"
+strip --strip-debug "$folder"/bin/*
+cp tests/cuda.sh "$folder/bin/"
 for program in "$@"; do
     ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }'
 done | sort -u | while read -r name path; do
