@@ -48,7 +48,7 @@ static void show(const char *text, char shown[SHOWN_SIZE])
     size_t length = strlen(text), kept = length < SHOWN_SIZE ? length : SHOWN_SIZE - 4;
     for (size_t i = 0; i < kept; i++)
         shown[i] = (char)(iscntrl((unsigned char)text[i]) ? '?' : text[i]);
-    strcpy(shown + kept, kept < length ? "..." : "");
+    snprintf(shown + kept, SHOWN_SIZE - kept, "%s", kept < length ? "..." : "");
 }
 
 static int refuse(const struct option *option, const char *text, const char *what, struct error *error)
@@ -158,8 +158,8 @@ static int parse_text(const struct option *option, const char *text, char *field
     for (size_t i = 0; i < length; i++)
         if (iscntrl((unsigned char)text[i]))
             return refuse(option, text, "holds a control character", error);
-    memset(field, 0, OPTION_TEXT_SIZE);
-    memcpy(field, text, length);
+    memset(field, 0, OPTION_TEXT_SIZE); /* the whole field is compared and hashed */
+    memcpy(field, text, length + 1);
     return 0;
 }
 

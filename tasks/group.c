@@ -232,9 +232,9 @@ static void append_element(const struct factor *factor, int element, char *text,
 /* Widens the table of the group so far, of group->order elements, by one more factor. */
 static void multiply_by(struct group *group, const struct factor *factor)
 {
-    uint8_t left[GROUP_LARGEST * GROUP_LARGEST], right[GROUP_LARGEST * GROUP_LARGEST];
+    uint8_t left[GROUP_LARGEST * GROUP_LARGEST], right[GROUP_LARGEST * GROUP_LARGEST] = { 0 };
     int outer = group->order, inner = factor->order, order = outer * inner;
-    memcpy(left, group->product, (size_t)(outer * outer));
+    memcpy(left, group->product, sizeof left);
     factor_table(factor, right);
     for (int a = 0; a < order; a++)
         for (int b = 0; b < order; b++)

@@ -6,6 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void put(char *text, const char *from)
+{
+    memmove(text, from, strlen(from) + 1);
+}
+
+static void append(char *text, const char *more)
+{
+    size_t used = strlen(text);
+    snprintf(text + used, ORACLE_WORD - used, "%s", more);
+}
+
 static bool is(const char *a, const char *b)
 {
     return strcmp(a, b) == 0;
@@ -19,7 +30,7 @@ bool oracle_flip_flop(struct oracle_sequence *s, bool score_all)
         const char *token = s->tokens[t];
         if (t % 2 == 0 ? !is(token, "w") && !is(token, "r") && !is(token, "i") : !is(token, "0") && !is(token, "1"))
             return false;
-        strcpy(s->targets[t], t + 1 < s->T && (score_all || is(token, "r")) ? s->tokens[t + 1] : "");
+        put(s->targets[t], t + 1 < s->T && (score_all || is(token, "r")) ? s->tokens[t + 1] : "");
         if (!is(token, "r"))
             continue;
         int write = t;
@@ -40,7 +51,7 @@ bool oracle_mqrar(struct oracle_sequence *s, int n_back)
         int seen = 0;
         for (int earlier = t - 2; t % 2 == 0 && earlier >= 0 && seen < n_back; earlier -= 2)
             if (is(s->tokens[earlier], s->tokens[t]) && ++seen == n_back)
-                strcpy(s->targets[t], s->tokens[earlier + 1]);
+                put(s->targets[t], s->tokens[earlier + 1]);
     }
     return s->T % 2 == 0;
 }
@@ -50,10 +61,10 @@ bool oracle_mqrar(struct oracle_sequence *s, int n_back)
 enum { COMPONENTS = 8, POINTS = 10 };
 
 struct component {
+    int modulus; /* cyclic */
+    int residue; /* cyclic */
     bool cyclic;
-    int modulus;         /* cyclic */
-    int residue;         /* cyclic */
-    char images[POINTS]; /* permutation of 1 ... 9 */
+    int images[POINTS]; /* permutation of 1 ... 9 */
 };
 
 /* Cycle notation at *text, which moves past it; a number for a cyclic group. */
@@ -66,12 +77,12 @@ static void read_component(const char **text, struct component *c)
         return;
     }
     for (int point = 0; point < POINTS; point++)
-        c->images[point] = (char)point;
+        c->images[point] = point;
     while (**text == '(') {
         const char *first = ++*text;
         for (; isdigit((unsigned char)**text); ++*text) {
             char next = isdigit((unsigned char)(*text)[1]) ? (*text)[1] : *first;
-            c->images[**text - '0'] = (char)(next - '0');
+            c->images[**text - '0'] = next - '0';
         }
         ++*text; /* the closing parenthesis */
     }
@@ -99,35 +110,38 @@ static int read_group(const char *name, struct component *components)
     }
 }
 
-static void write_component(const struct component *c, char *text)
+static void append_component(const struct component *c, char *text)
 {
-    bool seen[POINTS] = { false };
+    bool seen[POINTS] = { false }, moved = false;
+    char next[16];
     if (c->cyclic) {
-        sprintf(text, "%d", c->residue);
+        snprintf(next, sizeof next, "%d", c->residue);
+        append(text, next);
         return;
     }
-    char *at = text;
     for (int start = 1; start < POINTS; start++) {
         if (c->images[start] == start || seen[start])
             continue;
-        *at++ = '(';
+        moved = true;
+        append(text, "(");
         for (int point = start; !seen[point]; point = c->images[point]) {
             seen[point] = true;
-            *at++ = (char)('0' + point);
+            snprintf(next, sizeof next, "%d", point);
+            append(text, next);
         }
-        *at++ = ')';
+        append(text, ")");
     }
-    strcpy(at, at == text ? "()" : "");
+    append(text, moved ? "" : "()");
 }
 
 static void write_element(const struct component *components, int count, char *text)
 {
     text[0] = '\0';
     for (int i = 0; i < count; i++) {
-        strcat(text, count == 1 ? "" : i == 0 ? "(" : ",");
-        write_component(&components[i], text + strlen(text));
+        append(text, count == 1 ? "" : i == 0 ? "(" : ",");
+        append_component(&components[i], text);
     }
-    strcat(text, count == 1 ? "" : ")");
+    append(text, count == 1 ? "" : ")");
 }
 
 bool oracle_word_problem(struct oracle_sequence *s, const char *group, bool identity)
@@ -137,7 +151,7 @@ bool oracle_word_problem(struct oracle_sequence *s, const char *group, bool iden
     int count = read_group(group, product);
     for (int i = 0; i < count; i++)
         for (int point = 0; point < POINTS; point++)
-            product[i].images[point] = (char)point;
+            product[i].images[point] = point;
     write_element(product, count, nothing);
     read_group(group, next);
     for (int t = 0; t < s->T; t++) {
@@ -147,11 +161,11 @@ bool oracle_word_problem(struct oracle_sequence *s, const char *group, bool iden
             if (product[i].cyclic)
                 product[i].residue %= product[i].modulus;
             for (int point = 0; point < POINTS; point++)
-                product[i].images[point] = next[i].images[(int)product[i].images[point]];
+                product[i].images[point] = next[i].images[product[i].images[point]];
         }
         write_element(product, count, s->targets[t]);
         if (identity)
-            strcpy(s->targets[t], is(s->targets[t], nothing) ? "yes" : "no");
+            put(s->targets[t], is(s->targets[t], nothing) ? "yes" : "no");
     }
     return true;
 }

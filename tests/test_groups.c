@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -232,7 +233,8 @@ static void expect_generators(const char *name, const char *expected)
     make(&group, name);
     for (int g = 0; g < group.generator_count; g++) {
         group_element_text(name, group.generators[g], text, sizeof text);
-        strcat(strcat(all, g ? " " : ""), text);
+        size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, "%s%s", g ? " " : "", text);
     }
     assert_string_equal(all, expected);
 }

@@ -76,19 +76,28 @@ static void sample(const struct case_of *c, uint64_t seed, uint64_t index, int *
 
 /* ---- worked by hand ---- */
 
+enum { LINE = 1024 };
+
+/* Adds a word to a line of them. */
+static void add_word(char line[LINE], const char *word)
+{
+    size_t used = strlen(line);
+    snprintf(line + used, LINE - used, "%s%s", used ? " " : "", word);
+}
+
 static void expect_sequence(const char *name, const char *settings, const char *tokens_text, const char *targets_text)
 {
     struct case_of c = open_case(name, settings);
     int tokens[ORACLE_LENGTH], targets[ORACLE_LENGTH];
-    char words[1024] = "", answers[1024] = "", word[ORACLE_WORD];
+    char words[LINE] = "", answers[LINE] = "", word[ORACLE_WORD];
     sample(&c, 0, 0, tokens, targets);
     for (int t = 0; t < length_of(&c); t++) {
         c.task->word(c.parameters, tokens[t], word, sizeof word);
-        strcat(strcat(words, t ? " " : ""), word);
-        strcpy(word, "-");
+        add_word(words, word);
+        snprintf(word, sizeof word, "-");
         if (targets[t] >= 0)
             c.task->word(c.parameters, targets[t], word, sizeof word);
-        strcat(strcat(answers, t ? " " : ""), word);
+        add_word(answers, word);
     }
     assert_string_equal(words, tokens_text);
     assert_string_equal(answers, targets_text);
@@ -127,15 +136,15 @@ static struct oracle_sequence split(const char *text)
     char copy[512], *rest = NULL;
     snprintf(copy, sizeof copy, "%s", text);
     for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
-        strcpy(sequence.tokens[sequence.T++], word);
+        snprintf(sequence.tokens[sequence.T++], ORACLE_WORD, "%s", word);
     return sequence;
 }
 
 static void expect_targets(const struct oracle_sequence *sequence, const char *targets)
 {
-    char all[512] = "";
+    char all[LINE] = "";
     for (int t = 0; t < sequence->T; t++)
-        strcat(strcat(all, t ? " " : ""), sequence->targets[t][0] ? sequence->targets[t] : "-");
+        add_word(all, sequence->targets[t][0] ? sequence->targets[t] : "-");
     assert_string_equal(all, targets);
 }
 
