@@ -194,6 +194,18 @@ static void test_bad_values_are_refused_with_key_value_and_what_is_allowed(void 
     }
 }
 
+/* Whatever the table allows. */
+static void test_an_int_never_wraps(void **state)
+{
+    (void)state;
+    const struct option open = { "n", OPTION_INT, 0, "0", -INFINITY, INFINITY, NULL, "", false };
+    int field = 7;
+    struct error error;
+    assert_int_equal(option_parse(&open, "2147483648", &field, &error), -1);
+    assert_int_equal(option_parse(&open, "-2147483649", &field, &error), -1);
+    assert_int_equal(field, 7);
+}
+
 /* Where the range is open, a unit must not carry a finite number over the edge. */
 static void test_a_duration_never_becomes_infinite(void **state)
 {
@@ -339,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_values_are_read_and_written_canonically),
         cmocka_unit_test(test_canonical_reals_read_back_as_the_same_bits),
         cmocka_unit_test(test_bad_values_are_refused_with_key_value_and_what_is_allowed),
+        cmocka_unit_test(test_an_int_never_wraps),
         cmocka_unit_test(test_a_duration_never_becomes_infinite),
         cmocka_unit_test(test_messages_stay_one_short_line),
         cmocka_unit_test(test_the_longest_text_fits),
