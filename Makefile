@@ -178,7 +178,7 @@ LINT_FLAGS = $(CPPFLAGS) -I$(BUILD) $(PKG_CFLAGS) -std=c17 -fopenmp -DSTATELAB_V
 lint: deps-lint $(BUILD)/readme_example.h
 	@clang-format --dry-run --Werror $(C_FILES)
 	@printf '%s\n' $(SOURCES) $(TESTS) $(TEST_SUPPORT) | \
-		xargs -P $(shell nproc) -n 4 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- $(LINT_FLAGS)' clang-tidy
+		xargs -P $(shell nproc) -n 1 sh -c 'clang-tidy --quiet --warnings-as-errors="*" "$$@" -- $(LINT_FLAGS)' clang-tidy
 	@cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		--suppress=missingIncludeSystem -I. $(SOURCES) $(TEST_SUPPORT)
 	@echo "lint: clean"
