@@ -8,6 +8,8 @@
 #include "kernels/rng.h"
 #include "tests/oracle_attention.h"
 
+#define SMALLEST 1e-30
+
 const struct attention_variant attention_variants[] = {
     { "softmax", ATTENTION_SOFTMAX, false, false, false },
     { "softmax+gate", ATTENTION_SOFTMAX, true, false, false },
@@ -69,18 +71,24 @@ static void fill_normal(struct rng *rng, real *to, size_t count)
         to[n] = (real)normal(rng);
 }
 
-/* q_i . k_j / sqrt(D) = +-80 and a little noise; the sign changes every two tokens, so that few rows have one key. */
+/* Scales the queries so that the largest |q_i . k_j| / sqrt(D) of a sequence and its first head is 80. */
 static void make_logits_80(struct attention_problem *problem)
 {
-    int D = problem->shape.D, heads = problem->shape.H + problem->shape.K;
-    real size = (real)sqrt(80 * sqrt(D) / D);
-    for (size_t n = 0; n < problem->rows; n++)
-        for (int c = 0; c < heads * D; c++) {
-            bool query = c < problem->shape.H * D;
-            real sign = (real)(c % 2 ? -1 : 1) * (real)(!query && n % 4 >= 2 ? -1 : 1);
-            real *x = problem->qkv + n * problem->ld + c;
-            *x = sign * size + (real)0.1 * *x;
-        }
+    int D = problem->shape.D, H = problem->shape.H, T = problem->shape.T;
+    for (size_t first = 0; first < problem->rows; first += T) {
+        double most = 0;
+        for (size_t i = first; i < first + T; i++)
+            for (size_t j = first; j <= i; j++) {
+                const real *q = problem->qkv + i * problem->ld, *k = problem->qkv + j * problem->ld + (size_t)H * D;
+                double logit = 0;
+                for (int d = 0; d < D; d++)
+                    logit += (double)q[d] * k[d] / sqrt(D);
+                most = fabs(logit) > most ? fabs(logit) : most;
+            }
+        for (size_t i = first; i < first + T; i++)
+            for (int c = 0; c < H * D; c++)
+                problem->qkv[i * problem->ld + c] *= (real)(80 / most);
+    }
 }
 
 static void fill_gates(struct rng *rng, struct attention_problem *problem, enum attention_data data)
@@ -240,6 +248,7 @@ static void free_tensors(struct oracle_tensors *t)
         free(all[n]);
 }
 
+/* Gradients smaller than SMALLEST have lost digits to float's underflow: there the error is absolute. */
 static double relative(const double *value, const double *expected, size_t count)
 {
     double squares = 0, norm = 0;
@@ -247,7 +256,7 @@ static double relative(const double *value, const double *expected, size_t count
         squares += (value[n] - expected[n]) * (value[n] - expected[n]);
         norm += expected[n] * expected[n];
     }
-    return norm > 0 ? sqrt(squares / norm) : sqrt(squares);
+    return sqrt(squares) / (norm > SMALLEST * SMALLEST ? sqrt(norm) : norm > 0 ? SMALLEST : 1);
 }
 
 static double largest_error(const struct attention_problem *p, const struct oracle_tensors *value,

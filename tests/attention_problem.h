@@ -21,7 +21,7 @@ enum attention_data {
     DATA_W_REPEATED,
     DATA_GATE_NEAR_ZERO,
     DATA_GATE_NEAR_ONE,
-    DATA_LOGITS_80, /* logits around +80 and -80 */
+    DATA_LOGITS_80, /* the largest |logit| is 80 */
     DATA_KINDS
 };
 

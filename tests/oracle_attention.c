@@ -101,10 +101,15 @@ static void weights_backward(const struct query *query)
         d[i] = 0;
         return;
     }
+    /* The same for all d shifted by a constant: by that of the largest weight, whose gradient may nearly cancel. */
+    int top = 0;
     for (int j = 0; j <= i; j++)
-        sum += query->weight[j] * d[j];
+        top = query->weight[j] > query->weight[top] ? j : top;
+    long double shift = d[top];
     for (int j = 0; j <= i; j++)
-        d[j] = query->weight[j] * (d[j] - sum);
+        sum += query->weight[j] * (d[j] - shift);
+    for (int j = 0; j <= i; j++)
+        d[j] = query->weight[j] * (d[j] - shift - sum);
 }
 
 /* dq, dk, dw, dbeta, dlog_gate of this query, from the first key to the last: u_{j-1} = H_j u_j. */

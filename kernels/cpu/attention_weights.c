@@ -2,10 +2,18 @@
 #include "kernels/cpu/attention_weights.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/exp.h"
 
 enum { CHUNK = 64 };
+
+/* A weight whose logarithm is less counts as 0. */
+#ifdef STATELAB_DOUBLE
+#define LOG_LEAST (-708.0)
+#else
+#define LOG_LEAST (-87.0)
+#endif
 
 void attention_gate_row(real *row, const double *cumulative, int i)
 {
@@ -50,28 +58,20 @@ static void softmax_row(real *row, int n)
         row[j] *= scale;
 }
 
-/* A row's gradient sums to zero, so that of a dominant weight is taken from the others: its own difference
- * dweight - mean would be lost to rounding. */
+/* The mean of dweights is taken relative to that of the dominant weight, if there is one: its own difference from the
+ * mean would otherwise be lost to rounding. */
 static void softmax_row_backward(const real *weights, real *dweights, int n)
 {
     int top = 0;
     for (int j = 0; j < n; j++)
-        if (weights[j] > (real)0.5)
-            top = j;
-    real base = dweights[top], mean = 0, sum = 0;
+        top = weights[j] > (real)0.5 ? j : top;
+    real base = dweights[top], mean = 0;
 #pragma omp simd reduction(+ : mean)
     for (int j = 0; j < n; j++)
         mean += weights[j] * (dweights[j] - base);
 #pragma omp simd
     for (int j = 0; j < n; j++)
         dweights[j] = weights[j] * (dweights[j] - base - mean);
-    if (weights[top] > (real)0.5) {
-        dweights[top] = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int j = 0; j < n; j++)
-            sum += dweights[j];
-        dweights[top] = -sum;
-    }
 }
 
 /* log A_ij = log sigma(z_ij) + sum_{j<s<i} log sigma(-z_is), from the last key to the first. */
@@ -79,6 +79,10 @@ static void stick_breaking_row(real *row, int n, bool remainder)
 {
     double left = 0; /* log of what is left of the stick */
     for (int end = n; end > 0; end -= CHUNK) {
+        if (left < LOG_LEAST) {
+            memset(row, 0, (size_t)end * sizeof *row);
+            break;
+        }
         int first = end > CHUNK ? end - CHUNK : 0, count = end - first;
         real *z = row + first, tail[CHUNK];
 #pragma omp simd
@@ -100,7 +104,10 @@ static void stick_breaking_row(real *row, int n, bool remainder)
 static void stick_breaking_row_backward(const real *logits, const real *weights, real *dweights, int n)
 {
     double before = (double)weights[n] * dweights[n];
-    for (int first = 0; first < n; first += CHUNK) {
+    int start = 0; /* keys that the stick does not reach have no gradient */
+    while (weights[n] == 0 && start < n && weights[start] == 0)
+        dweights[start++] = 0;
+    for (int first = start; first < n; first += CHUNK) {
         int count = n - first < CHUNK ? n - first : CHUNK;
         const real *z = logits + first, *a = weights + first;
         real *dz = dweights + first, prefix[CHUNK];
