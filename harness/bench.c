@@ -87,6 +87,10 @@ static size_t parameter_size(const struct parameter *parameter)
 /* `count` reals of device memory, uniform in +-scale. */
 static real *random_reals(struct device *device, size_t count, double scale, uint64_t stream, struct error *error)
 {
+    if (count == 0) {
+        error_set(error, "nothing to measure");
+        return NULL;
+    }
     real *memory = device->ops->allocate(device, count * sizeof *memory, error);
     real *host = memory ? malloc(count * sizeof *host) : NULL;
     struct rng rng = rng_make(0, RNG_STREAM_INIT, stream);
@@ -128,11 +132,10 @@ static int open_layer(struct layer_under_test *test, const struct bench_attentio
     if (!test->options || !test->buffers)
         return error_set(error, "not enough memory");
     option_defaults(attention->options, test->options);
-    test->layer =
-        (struct attention_layer){ attention, test->options, bench->H * bench->D, bench->H, bench->H, bench->D, 1e-6 };
+    test->layer = attention_layer_make(attention, test->options, bench->H * bench->D, bench->H, 1e-6);
     size_t size = (size_t)bench->B * (size_t)bench->T * (size_t)test->layer.C;
     struct arena saved = { 0 }, scratch = { 0 };
-    if (attention->check(&test->layer, error) != 0 || open_parameters(test, error) != 0)
+    if (attention_check(&test->layer, error) != 0 || open_parameters(test, error) != 0)
         return -1;
     attention->plan(&test->layer, test->device, bench->B, bench->T, true, &saved, &scratch, test->buffers);
     test->saved = saved.base = ops->allocate(test->device, saved.used + 256, error);

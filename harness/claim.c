@@ -85,11 +85,16 @@ static int read_holder(const char *path, struct holder *holder, struct timespec 
     bool known = fstat(fileno(stream), &status) == 0;
     if (known && touched)
         *touched = status.st_mtim;
-    int fields = fscanf(stream, "token %32s\nhost %64s\nboot %64s\nspace %64s\npid %ld\nstart %llu\n", holder->token,
-                        holder->host, holder->boot, holder->space, &holder->pid, &holder->start);
+    char pid[33], start[33];
+    int fields = fscanf(stream, "token %32s\nhost %64s\nboot %64s\nspace %64s\npid %32s\nstart %32s\n", holder->token,
+                        holder->host, holder->boot, holder->space, pid, start);
     fclose(stream);
-    if (fields != 6)
+    if (fields == 6) {
+        holder->pid = strtol(pid, NULL, 10);
+        holder->start = strtoull(start, NULL, 10);
+    } else {
         *holder = (struct holder){ 0 };
+    }
     return known ? 0 : -1;
 }
 

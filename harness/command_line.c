@@ -20,7 +20,7 @@ static int unknown_flag(const struct flag *flags, const char *command, const cha
 {
     const char *names[FLAGS_AT_MOST + 1] = { NULL };
     char name[64];
-    for (int i = 0; flags[i].name && i < FLAGS_AT_MOST; i++)
+    for (int i = 0; i < FLAGS_AT_MOST && flags[i].name; i++)
         names[i] = flags[i].name;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(bad + strspn(bad, "-"), "="), bad + strspn(bad, "-"));
     const char *near = nearest_name(name, names);
@@ -77,6 +77,12 @@ struct override *overrides_of(const struct repeated *texts, struct error *error)
 int parse_integer(const char *option, const char *text, int min, int max, int *value, struct error *error)
 {
     struct option number = { option, OPTION_INT, 0, NULL, min, max, NULL, "", false };
+    return text ? option_parse(&number, text, value, error) : 0;
+}
+
+int parse_real(const char *option, const char *text, double min, double max, double *value, struct error *error)
+{
+    struct option number = { option, OPTION_REAL, 0, NULL, min, max, NULL, "", false };
     return text ? option_parse(&number, text, value, error) : 0;
 }
 

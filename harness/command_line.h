@@ -20,6 +20,7 @@ struct override *overrides_of(const struct repeated *texts, struct error *error)
 
 /* Values of options; `text` NULL leaves *value as it is. */
 int parse_integer(const char *option, const char *text, int min, int max, int *value, struct error *error);
+int parse_real(const char *option, const char *text, double min, double max, double *value, struct error *error);
 int parse_seconds(const char *option, const char *text, double *value, struct error *error); /* 90, 90s, 5m, 1h */
 int parse_choice(const char *option, const char *text, const char *const *names, int *value, struct error *error);
 

@@ -66,9 +66,11 @@ int command_run(int argc, char **argv)
     struct override *overrides = read == 0 ? overrides_of(&sets, &error) : NULL;
     struct experiment *experiment = overrides ? experiment_load(file, overrides, sets.count, &error) : NULL;
     struct path folder;
-    int status = read == HELP_SHOWN ? 0 : EXIT_BAD_INPUT;
-    if (!experiment || run_directory(out, experiment->name, &folder, &error) != 0)
-        status = read == HELP_SHOWN ? 0 : bad_input(&error);
+    int status;
+    if (read == HELP_SHOWN)
+        status = 0;
+    else if (!experiment || run_directory(out, experiment->name, &folder, &error) != 0)
+        status = bad_input(&error);
     else if (dry)
         status = dry_run(experiment, stdout, &error) == 0 ? 0 : bad_input(&error);
     else

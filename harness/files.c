@@ -75,10 +75,10 @@ int file_begin(struct file_output *output, const char *path, struct error *error
     char host[HOST_NAME_MAX + 1] = "host";
     gethostname(host, sizeof host);
     host[HOST_NAME_MAX] = '\0';
+    *output = (struct file_output){ .stream = NULL };
     int named = snprintf(output->path.text, sizeof output->path.text, "%s", path);
     int length =
         snprintf(output->temporary.text, sizeof output->temporary.text, "%s.%s.%ld.tmp", path, host, (long)getpid());
-    output->stream = NULL;
     if (named < 0 || length < 0 || (size_t)length >= sizeof output->temporary.text)
         return error_set(error, "%s: the path is too long", path);
     output->stream = fopen(output->temporary.text, "wb");

@@ -30,7 +30,7 @@ static bool set(const struct flag *flag, char *value)
 void flags_read(const struct flag *flags, int argc, char **argv, int *first, const char **bad, bool *missing)
 {
     struct option options[FLAGS_AT_MOST + 1] = { { NULL, 0, NULL, 0 } };
-    for (int i = 0; flags[i].name && i < FLAGS_AT_MOST; i++)
+    for (int i = 0; i < FLAGS_AT_MOST && flags[i].name; i++)
         options[i] =
             (struct option){ flags[i].name, flags[i].kind == FLAG_SWITCH ? no_argument : required_argument, NULL, 0 };
     *bad = NULL;

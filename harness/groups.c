@@ -37,7 +37,8 @@ int groups_make(struct groups *groups, const struct experiment *experiment, cons
     if (!order || !groups->of_run || !groups->first) {
         free(order);
         groups_free(groups);
-        return error_set(error, "not enough memory to group %zu runs", count);
+        error_set(error, "not enough memory to group %zu runs", count);
+        return -1;
     }
     for (size_t i = 0; i < count; i++)
         order[i] = (int)i;

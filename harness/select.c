@@ -215,10 +215,10 @@ int select_make(const struct collection *collection, struct summary *summary, st
 {
     const struct experiment *experiment = collection->experiment;
     *summary = (struct summary){ .shown = calloc((size_t)experiment->swept_count + 1, sizeof(bool)) };
+    if (!summary->shown)
+        return error_set(error, "not enough memory for the summary");
     struct selecting s;
     int result = selecting_open(&s, collection, error);
-    if (result == 0 && !summary->shown)
-        result = error_set(error, "not enough memory for the summary");
     if (result == 0) {
         sort_members(&s);
         choose(&s);

@@ -96,10 +96,11 @@ static int apply_only(struct sweep *sweep, const char *only, struct error *error
 {
     const struct experiment *experiment = sweep->experiment;
     const char *equals = strchr(only, '=');
-    char name[2 * OPTION_TEXT_SIZE];
-    snprintf(name, sizeof name, "%.*s", (int)(equals ? equals - only : 0), only);
+    char name[2 * OPTION_TEXT_SIZE] = "";
+    if (equals)
+        snprintf(name, sizeof name, "%.*s", (int)(equals - only), only);
     int key = swept_key(experiment, name);
-    if (key < 0)
+    if (!equals || key < 0)
         return error_set(error, "--only %s: write KEY=VALUE, where KEY is one that the experiment sweeps", only);
     int found = 0;
     for (int run = 0; run < experiment->run_count; run++) {

@@ -207,7 +207,7 @@ static void a_finished_sweep_is_left_alone_and_an_added_value_runs_alone(void **
     assert_int_equal(before.st_ino, after.st_ino);
     struct path yaml = in_folder("small.yaml");
     char *text = strdup(experiment_yaml), *seeds = strstr(text, "[0, 1]");
-    memcpy(seeds, "[0, 2]", 6); /* seed 2 instead of seed 1: four new runs */
+    seeds[4] = '2'; /* seed 2 instead of seed 1: four new runs */
     struct error error;
     assert_int_equal(file_write(yaml.text, text, strlen(text), &error), 0);
     free(text);

@@ -1,0 +1,184 @@
+/* statelab bench step|attention: how fast, and with how much memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/bench.h"
+#include "harness/command_line.h"
+#include "harness/commands.h"
+#include "harness/table.h"
+
+struct bench_flags {
+    const char *device, *repeats, *format;
+    const char *config, *attention;              /* step */
+    const char *batch, *heads, *head_dim, *most; /* attention */
+    struct repeated sets;
+};
+
+struct measuring {
+    struct table_source source;
+    const struct bench_flags *flags;
+    struct device_choice device;
+    int repeats;
+    struct error *error; /* of the first failure */
+    bool failed;
+};
+
+/* ---- step ---- */
+
+/* FILE, or the experiment of that name in experiments/. */
+static struct path find_experiment(const char *name)
+{
+    struct path path = path_in(".", name);
+    char file[OPTION_TEXT_SIZE + 8];
+    if (name[0] == '/' || file_exists(name))
+        snprintf(path.text, sizeof path.text, "%s", name);
+    snprintf(file, sizeof file, "%.60s.yaml", name);
+    if (!file_exists(path.text) && file_exists(path_in("experiments", file).text))
+        path = path_in("experiments", file);
+    return path;
+}
+
+/* The first run with that attention; with NULL, the first run. */
+static int resolve(const struct experiment *experiment, const char *attention, struct run_config *config,
+                   struct error *error)
+{
+    for (int run = 0; run < experiment->run_count; run++) {
+        if (experiment_resolve(experiment, run, config, error) != 0)
+            return -1;
+        if (!attention || strcmp(config->attention->name, attention) == 0)
+            return 0;
+        run_config_free(config);
+    }
+    return error_set(error, "no run of %s has the attention '%s'", experiment->name, attention);
+}
+
+static void measure_step(const struct measuring *measuring, const struct run_config *config, struct csv_writer *writer)
+{
+    struct spread step;
+    if (bench_step(config, &measuring->device, measuring->repeats, 1, &step, measuring->error) != 0) {
+        ((struct measuring *)measuring)->failed = true;
+        return;
+    }
+    const struct task_parameters *base = config->task_parameters;
+    double tokens = (double)config->train.batch * base->seq_len;
+    csv_text(writer, config->attention->name);
+    csv_integer(writer, config->train.batch);
+    csv_integer(writer, base->seq_len);
+    csv_integer(writer, measuring->device.threads);
+    csv_rounded(writer, 1000 * step.median);
+    csv_rounded(writer, 1000 * step.min);
+    csv_rounded(writer, 1000 * step.max);
+    csv_integer(writer, (int64_t)(tokens / step.median));
+    csv_end_row(writer);
+}
+
+static void write_steps(const struct table_source *source, struct csv_writer *writer)
+{
+    static const char *const columns[] = { "attention", "batch",  "seq_len",           "threads", "ms_per_step",
+                                           "ms_min",    "ms_max", "tokens_per_second", NULL };
+    struct measuring *measuring = (struct measuring *)source;
+    const struct bench_flags *flags = measuring->flags;
+    for (int i = 0; columns[i]; i++)
+        csv_text(writer, columns[i]);
+    csv_end_row(writer);
+    struct override *overrides = overrides_of(&flags->sets, measuring->error);
+    struct path file = find_experiment(flags->config ? flags->config : "table1");
+    struct experiment *experiment =
+        overrides ? experiment_load(file.text, overrides, flags->sets.count, measuring->error) : NULL;
+    struct run_config config;
+    if (experiment && resolve(experiment, flags->attention, &config, measuring->error) == 0) {
+        measure_step(measuring, &config, writer);
+        run_config_free(&config);
+    } else {
+        measuring->failed = true;
+    }
+    if (experiment)
+        experiment_free(experiment);
+    free(overrides);
+}
+
+/* ---- attention ---- */
+
+static void measure_attention(struct measuring *measuring, struct bench_attention *bench, struct csv_writer *writer)
+{
+    if (bench_attention(bench, &measuring->device, measuring->repeats, measuring->error) != 0) {
+        measuring->failed = true;
+        return;
+    }
+    csv_text(writer, bench->attention->name);
+    csv_integer(writer, bench->T);
+    csv_integer(writer, bench->B);
+    csv_integer(writer, bench->H);
+    csv_integer(writer, bench->D);
+    csv_rounded(writer, 1000 * bench->forward.median);
+    csv_rounded(writer, 1000 * bench->forward.min);
+    csv_rounded(writer, 1000 * bench->forward.max);
+    csv_rounded(writer, 1000 * bench->backward.median);
+    csv_rounded(writer, 1000 * bench->backward.min);
+    csv_rounded(writer, 1000 * bench->backward.max);
+    csv_integer(writer, (int64_t)(bench->peak_bytes / (1 << 20)));
+    csv_end_row(writer);
+}
+
+static void write_attentions(const struct table_source *source, struct csv_writer *writer)
+{
+    static const char *const columns[] = { "attention",    "T",           "batch",       "heads",       "head_dim",
+                                           "forward_ms",   "forward_min", "forward_max", "backward_ms", "backward_min",
+                                           "backward_max", "peak_mib",    NULL };
+    struct measuring *measuring = (struct measuring *)source;
+    const struct bench_flags *flags = measuring->flags;
+    struct bench_attention bench = { .B = 1, .H = 1, .D = 64 };
+    int most = 16384;
+    for (int i = 0; columns[i]; i++)
+        csv_text(writer, columns[i]);
+    csv_end_row(writer);
+    measuring->failed = parse_integer("--batch", flags->batch, 1, 4096, &bench.B, measuring->error) != 0 ||
+                        parse_integer("--heads", flags->heads, 1, 256, &bench.H, measuring->error) != 0 ||
+                        parse_integer("--head-dim", flags->head_dim, 1, 1024, &bench.D, measuring->error) != 0 ||
+                        parse_integer("--most", flags->most, 1, 1 << 20, &most, measuring->error) != 0;
+    for (int i = 0; attention_list[i] && !measuring->failed; i++) {
+        bench.attention = attention_list[i];
+        if (flags->attention && strcmp(flags->attention, bench.attention->name) != 0)
+            continue;
+        for (bench.T = most < 512 ? most : 512; bench.T <= most && !measuring->failed; bench.T *= 2)
+            measure_attention(measuring, &bench, writer);
+    }
+}
+
+int command_bench(int argc, char **argv)
+{
+    static const char *const kinds[] = { "step", "attention", NULL };
+    struct bench_flags flags = { .device = "auto" };
+    const struct flag table[] = {
+        { "config", FLAG_TEXT, &flags.config, "NAME|FILE", "step: the experiment (table1)" },
+        { "set", FLAG_REPEATED, &flags.sets, "KEY=VALUE", "step: change a key of it" },
+        { "attention", FLAG_TEXT, &flags.attention, "NAME", "only this one" },
+        { "batch", FLAG_TEXT, &flags.batch, "N", "attention: sequences (1)" },
+        { "heads", FLAG_TEXT, &flags.heads, "N", "attention: heads (1)" },
+        { "head-dim", FLAG_TEXT, &flags.head_dim, "N", "attention: width of a head (64)" },
+        { "most", FLAG_TEXT, &flags.most, "T", "attention: lengths from 512 to this, doubling (16384)" },
+        { "device", FLAG_TEXT, &flags.device, "NAME", "auto, cpu, cuda or cuda:N" },
+        { "repeats", FLAG_TEXT, &flags.repeats, "N", "measurements, whose median is given (5)" },
+        { "format", FLAG_TEXT, &flags.format, "NAME", "text, markdown or csv" },
+        { 0 }
+    };
+    struct error error = { "" };
+    struct measuring measuring = { .flags = &flags, .repeats = 5, .error = &error };
+    const char *word;
+    int kind = 0, format = TABLE_TEXT;
+    int read = command_line_read(table, argc, argv, "what to measure: step or attention", &word, &error);
+    if (read == HELP_SHOWN)
+        return 0;
+    int result = read;
+    if (result == 0 &&
+        (parse_choice("bench", word, kinds, &kind, &error) != 0 ||
+         parse_choice("--format", flags.format, table_format_names, &format, &error) != 0 ||
+         parse_integer("--repeats", flags.repeats, 1, BENCH_REPEATS_AT_MOST, &measuring.repeats, &error) != 0 ||
+         device_choose(&measuring.device, flags.device, &error) != 0))
+        result = -1;
+    measuring.source.write = kind == 0 ? write_steps : write_attentions;
+    if (result == 0)
+        result = table_print(&measuring.source, (enum table_format)format, stdout, &error);
+    free(flags.sets.values);
+    return result == 0 && !measuring.failed ? 0 : bad_input(&error);
+}
