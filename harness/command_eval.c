@@ -120,28 +120,61 @@ static int evaluate_folder(struct evaluated *evaluated, const char *folder, cons
     return result;
 }
 
+/* A resolved run names every parameter of every set, so that task.KEY alone would change training only: here it stands
+ * for eval.SET.KEY of each set too. Fills `config`. */
+static int load_config(const char *folder, const struct repeated *sets, struct run_config *config, struct error *error)
+{
+    struct path path = path_in(folder, "config.yaml");
+    struct override *given = overrides_of(sets, error);
+    if (!given || run_config_load(path.text, NULL, 0, config, error) != 0) {
+        free(given);
+        return -1;
+    }
+    size_t most = (size_t)sets->count * ((size_t)config->eval_count + 1);
+    struct override *all = calloc(most + 1, sizeof *all);
+    char(*keys)[4 * OPTION_TEXT_SIZE] = calloc(most + 1, sizeof *keys);
+    int count = 0;
+    for (int i = 0; all && keys && i < sets->count; i++) {
+        all[count++] = given[i];
+        for (int set = 0; set < config->eval_count && strncmp(given[i].key, "task.", 5) == 0; set++) {
+            if (config->evals[set].validation)
+                continue;
+            snprintf(keys[count], sizeof keys[count], "eval.%s.%.*s", config->evals[set].name, 2 * OPTION_TEXT_SIZE,
+                     given[i].key + 5);
+            all[count] = (struct override){ keys[count], given[i].value };
+            count++;
+        }
+    }
+    run_config_free(config);
+    int result = all && keys ? run_config_load(path.text, all, count, config, error)
+                             : error_set(error, "not enough memory for the options");
+    free(all);
+    free(keys);
+    free(given);
+    return result;
+}
+
 int command_eval(int argc, char **argv)
 {
     const char *folder, *device = "auto", *format_name = NULL, *file = NULL;
     struct repeated sets = { 0 };
     struct evaluated evaluated = { .source.write = write_table };
-    const struct flag table[] = {
-        { "set", FLAG_REPEATED, &sets, "KEY=VALUE", "change a key: task.p_ignore=0.99, eval.id.sequences=10000" },
-        { "eval", FLAG_TEXT, &evaluated.only, "NAME", "only this test set" },
-        { "predictions", FLAG_TEXT, &file, "FILE", "write a CSV row for every scored position" },
-        { "device", FLAG_TEXT, &device, "NAME", "auto, cpu, cuda or cuda:N" },
-        { "format", FLAG_TEXT, &format_name, "NAME", "text, markdown or csv" },
-        { 0 }
-    };
+    const struct flag table[] = { { "set", FLAG_REPEATED, &sets, "KEY=VALUE",
+                                    "change a key: task.p_ignore=0.99 (in all sets), eval.id.sequences=10000" },
+                                  { "eval", FLAG_TEXT, &evaluated.only, "NAME", "only this test set" },
+                                  { "predictions", FLAG_TEXT, &file, "FILE",
+                                    "write a CSV row for every scored position" },
+                                  { "device", FLAG_TEXT, &device, "NAME", "auto, cpu, cuda or cuda:N" },
+                                  { "format", FLAG_TEXT, &format_name, "NAME", "text, markdown or csv" },
+                                  { 0 } };
     struct run_config config = { 0 };
     struct error error = { "" };
     int format = TABLE_TEXT;
     int read = command_line_read(table, argc, argv, "the folder of a run", &folder, &error);
     if (read == HELP_SHOWN)
         return 0;
-    struct override *overrides = read == 0 ? overrides_of(&sets, &error) : NULL;
-    bool ready = overrides && parse_choice("--format", format_name, table_format_names, &format, &error) == 0 &&
-                 run_config_load(path_in(folder, "config.yaml").text, overrides, sets.count, &config, &error) == 0;
+    bool ready = read == 0 && parse_choice("--format", format_name, table_format_names, &format, &error) == 0 &&
+                 load_config(folder, &sets, &config, &error) == 0;
     evaluated.config = &config;
     evaluated.evaluations = calloc((size_t)config.eval_count + 1, sizeof *evaluated.evaluations);
     int result = ready && evaluated.evaluations ? evaluate_folder(&evaluated, folder, device, file, &error) : -1;
@@ -150,7 +183,6 @@ int command_eval(int argc, char **argv)
     if (ready)
         run_config_free(&config);
     free(evaluated.evaluations);
-    free(overrides);
     free(sets.values);
     return result == 0 ? 0 : bad_input(&error);
 }
