@@ -149,7 +149,7 @@ static struct node *descend(struct node *mapping, const char *key, size_t length
 }
 
 /* Replaces what `node` holds by a copy of `value`; the node itself stays where it is. */
-static int replace(struct node *node, const struct node *value)
+int node_replace(struct node *node, const struct node *value)
 {
     struct node *copy = node_clone(value);
     if (!copy)
@@ -179,7 +179,7 @@ int node_set(struct node *root, const char *path, const struct node *value, stru
         if (*at == '\0')
             break;
     }
-    return replace(node, value) == 0 ? 0 : error_set(error, "out of memory");
+    return node_replace(node, value) == 0 ? 0 : error_set(error, "out of memory");
 }
 
 /* ---- text ---- */

@@ -33,6 +33,9 @@ struct node *node_get(const struct node *mapping, const char *key);
  * is the short form of {name: scalar}. */
 int node_set(struct node *root, const char *path, const struct node *value, struct error *error);
 
+/* Makes `node` hold a copy of `value`, where it stands. -1 if memory is short. */
+int node_replace(struct node *node, const struct node *value);
+
 /* The node at a dotted path, or NULL. */
 struct node *node_at(const struct node *root, const char *path);
 

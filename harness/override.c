@@ -14,15 +14,29 @@ static int hold_swept(struct node *list, const struct node *value, struct error 
         node_free(held);
         return error_set(error, "out of memory");
     }
-    struct node old = *list;
-    *list = *held;
-    *held = old;
+    int status = node_replace(list, held);
     node_free(held);
-    return 0;
+    return status == 0 ? 0 : error_set(error, "out of memory");
+}
+
+/* sweep.KEY=[...]: the keys of a grid are themselves dotted. */
+static int set_grid(struct node *root, const char *key, const struct node *value, struct error *error)
+{
+    struct node *sweep = node_get(root, "sweep"), *list = node_get(sweep, key);
+    if (!sweep)
+        return node_error(value, error, "the experiment has no sweep; set the key itself");
+    if (sweep->kind != NODE_MAPPING)
+        return node_error(value, error, "the sweep is a list of points; edit the points");
+    int status = list ? node_replace(list, value)
+                      : node_append(sweep, node_new(NODE_SCALAR, value->source, 0, 0, key), node_clone(value));
+    return status == 0 ? 0 : error_set(error, "out of memory");
 }
 
 static int apply_one(struct node *root, const char *key, const struct node *value, struct error *error)
 {
+    static const char grid[] = "sweep.";
+    if (strncmp(key, grid, strlen(grid)) == 0)
+        return set_grid(root, key + strlen(grid), value, error);
     struct node *sweep = node_get(root, "sweep"), *list = node_get(sweep, key);
     if (list)
         return hold_swept(list, value, error);

@@ -391,6 +391,20 @@ static void test_an_override_changes_one_key_and_holds_a_swept_one(void **state)
     experiment_free(experiment);
 }
 
+static void test_an_override_of_the_sweep_replaces_the_list_of_one_key(void **state)
+{
+    (void)state;
+    const struct override overrides[] = { { "sweep.train.lr", "[1, 2, 3]" }, { "sweep.model.layers", "[1, 2]" } };
+    struct error error;
+    write_file(WHOLE "sweep: {train.lr: [1e-3, 1e-2], seed: [0, 1]}\n");
+    struct experiment *experiment = experiment_load(path, overrides, 2, &error);
+    assert_non_null(experiment);
+    assert_int_equal(experiment->run_count, 12);
+    assert_string_equal(experiment->swept_keys[0], "train.lr");
+    assert_string_equal(experiment->runs[11].values[0], "3");
+    experiment_free(experiment);
+}
+
 static void test_a_bad_override_is_named(void **state)
 {
     (void)state;
@@ -427,6 +441,7 @@ int main(void)
         cmocka_unit_test(test_the_written_configuration_reads_back_as_the_same_run),
         cmocka_unit_test(test_the_experiments_text_reads_back_as_the_same_plan),
         cmocka_unit_test(test_an_override_changes_one_key_and_holds_a_swept_one),
+        cmocka_unit_test(test_an_override_of_the_sweep_replaces_the_list_of_one_key),
         cmocka_unit_test(test_a_bad_override_is_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
