@@ -27,15 +27,15 @@ enum initializer {
     INIT_CONVOLUTION /* uniform in +-1/sqrt(width), width = the last dimension */
 };
 
-/* One parameter tensor, its name relative to the layer, e.g. "attn.q_proj.weight". Parameters of one
- * layer lie in memory in the order of declaration; those of one `group` (an adjacent run, group > 0)
- * are contiguous without padding, so that one product serves them all. */
+/* One parameter tensor, its name relative to the layer, e.g. "attn.q_proj.weight". The matrices of one layer lie in
+ * memory in the order of declaration, without padding, so that one product serves adjacent ones; each begins on a
+ * multiple of 8 reals, since a head's width is one. The rest lies elsewhere, each tensor aligned likewise. */
 struct parameter {
     char name[64];
     int dims[3], rank; /* shape as stored in safetensors */
     enum initializer initializer;
     double value;
-    bool decayed; /* by AdamW's weight decay */
+    bool matrix; /* decayed by AdamW's weight decay */
 };
 
 /* Receives the declarations, in order. */
@@ -48,8 +48,9 @@ struct arena {
     char *base;
     size_t used; /* bytes */
 };
-/* `count` reals, 256-byte aligned; NULL while measuring. */
+/* `count` reals, 256-byte aligned; NULL while measuring. Beyond ARENA_LIMIT `used` stays there: too large. */
 real *arena_reals(struct arena *arena, size_t count);
+#define ARENA_LIMIT ((size_t)1 << 60)
 
 struct attention {
     const char *name;
@@ -57,7 +58,7 @@ struct attention {
     const struct option *options; /* ending with OPTION_END; the common ones included */
     size_t options_size;          /* bytes of the option struct: plain data */
 
-    /* Checks one key against another and against C, H, K, D. 0, or -1 with a message. */
+    /* Checks one key against another and against C, H, K, D. 0, or -1 with a message. NULL: nothing to check. */
     int (*check)(const struct attention_layer *layer, struct error *error);
 
     /* Declares the layer's parameters. */
@@ -83,6 +84,13 @@ struct attention {
     void (*decode)(const struct attention_layer *layer, struct device *device, int B, int T, int t, void *buffers,
                    real *const *parameters, const real *x, real *y, real *cache);
 };
+
+/* The layer of a model of width `dim`, K resolved; not checked yet: see attention_check. */
+struct attention_layer attention_layer_make(const struct attention *attention, const void *options, int dim, int heads,
+                                            double norm_epsilon);
+
+/* What every attention asks of the sizes, then the attention's own check. 0, or -1 with a message. */
+int attention_check(const struct attention_layer *layer, struct error *error);
 
 /* All attentions, ending with NULL, in the order in which `statelab attentions` lists them. */
 extern const struct attention *const attention_list[];

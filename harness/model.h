@@ -20,12 +20,24 @@ struct model {
     size_t decayed;  /* the first this many are decayed */
     real *weights;   /* [count], device */
     real *gradients; /* [count], device; NULL in a model opened for inference */
+
+    /* Derived, for activations.c. */
+    struct attention_layer attention; /* the same in every layer */
+    int V, F;                         /* vocabulary; width of the feed-forward part */
+    int attention_parameters;         /* how many tensors the attention declares in a layer */
+    real **weight_of, **gradient_of;  /* [parameter_count], into weights and gradients */
 };
+
+/* Order of the parameters: embeddings; per layer attn_norm, the attention's, mlp_norm, gate_proj, up_proj, down_proj;
+ * norm; lm_head. Number of a layer's first one: */
+int model_layer_parameter(const struct model *model, int layer);
 
 /* Declares the parameters, allocates and initialises the weights from (seed, RNG_STREAM_INIT).
  * NULL with a message if memory is short. */
 struct model *model_open(const struct run_config *config, struct device *device, bool training, struct error *error);
 void model_close(struct model *model);
+
+/* ---- harness/activations.c ---- */
 
 /* Activations for B sequences of T tokens; several may exist for one model. */
 struct activations;
@@ -40,5 +52,10 @@ real *activations_logits(struct activations *activations);
 void model_forward(struct model *model, struct activations *activations);
 /* Loss into `state`, and every gradient. After model_forward on the same activations. */
 void model_backward(struct model *model, struct activations *activations, struct train_state *state);
+
+/* Activations of one token for each of B sequences, with a key cache for sequences of at most T tokens: tokens [B] in,
+ * logits [B, V] out. model_decode takes the tokens at position t, after those before it, and starts anew at t = 0. */
+struct activations *activations_open_decoding(struct model *model, int B, int T, struct error *error);
+void model_decode(struct model *model, struct activations *activations, int t);
 
 #endif
