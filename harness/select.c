@@ -49,8 +49,10 @@ static int selecting_open(struct selecting *s, const struct collection *collecti
     const struct experiment *experiment = collection->experiment;
     *s = (struct selecting){ .collection = collection };
     bool *uses = calloc((size_t)experiment->swept_count + 1, sizeof *uses);
-    if (!uses)
-        return error_set(error, "not enough memory to select");
+    if (!uses) {
+        error_set(error, "not enough memory to select");
+        return -1;
+    }
     for (int key = 0; key < experiment->swept_count; key++)
         uses[key] = !is_pooled(experiment, key);
     int result = groups_make(&s->candidates, experiment, uses, error);
@@ -66,9 +68,10 @@ static int selecting_open(struct selecting *s, const struct collection *collecti
     s->members = calloc((size_t)experiment->run_count + 1, sizeof *s->members);
     s->begin = calloc((size_t)s->candidates.count + 2, sizeof *s->begin);
     s->work = calloc((size_t)experiment->run_count + 1, sizeof *s->work);
-    if (!s->value || !s->selected || !s->members || !s->begin || !s->work)
-        return error_set(error, "not enough memory to select");
-    return 0;
+    if (s->value && s->selected && s->members && s->begin && s->work)
+        return 0;
+    error_set(error, "not enough memory to select");
+    return -1;
 }
 
 /* Counting sort of the runs by candidate. */
