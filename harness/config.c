@@ -179,7 +179,7 @@ static int check_attention(const struct node *section, const struct node *model,
                                      .D = m->dim / m->heads,
                                      .norm_epsilon = m->norm_epsilon };
     struct error reason;
-    if (config->attention->check(&layer, &reason) != 0)
+    if (attention_check(&layer, &reason) != 0)
         return place_error(section->kind == NODE_MAPPING ? section : model, &reason, error);
     return 0;
 }
