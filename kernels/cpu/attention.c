@@ -19,6 +19,12 @@ real *attention_carve(struct attention_carver *carver, size_t count)
     return piece;
 }
 
+double *attention_carve_doubles(struct attention_carver *carver, size_t count)
+{
+    void *piece = attention_carve(carver, count * (sizeof(double) / sizeof(real)));
+    return piece;
+}
+
 struct attention_core attention_core_plan(const struct device *device, const struct attention_shape *shape)
 {
     int pairs = shape->B * shape->K, blocks = (shape->T + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK;
@@ -44,8 +50,7 @@ void attention_core_begin(struct attention_core *core, const struct attention_in
     core->in = in;
     core->prepared = saved;
     if (shape->gate)
-        core->cumulative =
-            (double *)attention_carve(carver, (size_t)shape->B * shape->H * shape->T * (sizeof(double) / sizeof(real)));
+        core->cumulative = attention_carve_doubles(carver, (size_t)shape->B * shape->H * shape->T);
 }
 
 /* ---- prepared blocks ---- */

@@ -45,8 +45,7 @@ static struct sums carve_sums(const struct attention_core *core, struct attentio
     sums.dk = attention_carve(carver, units * rows_size(core));
     sums.dv = attention_carve(carver, units * rows_size(core));
     if (shape->gate)
-        sums.dlog_gate =
-            (double *)attention_carve(carver, units * core->group * shape->T * (sizeof(double) / sizeof(real)));
+        sums.dlog_gate = attention_carve_doubles(carver, units * core->group * shape->T);
     if (shape->path) {
         sums.dproduct = attention_carve(carver, units * product_size(core));
         sums.dupdate = attention_carve(carver, pairs * rows_size(core));

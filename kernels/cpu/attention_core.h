@@ -36,6 +36,7 @@ struct attention_carver {
     size_t used;
 };
 real *attention_carve(struct attention_carver *carver, size_t count);
+double *attention_carve_doubles(struct attention_carver *carver, size_t count);
 
 /* Everything but the pointers; then the pointers into saved and scratch. */
 struct attention_core attention_core_plan(const struct device *device, const struct attention_shape *shape);

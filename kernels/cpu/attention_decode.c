@@ -31,11 +31,11 @@ size_t cpu_attention_cache(const struct attention_shape *shape)
     return (size_t)shape->B * shape->K * cache_size(shape);
 }
 
-static struct cache find_cache(const struct attention_shape *shape, real *all, int pair)
+static struct cache find_cache(const struct attention_shape *shape, real *cache, int pair)
 {
-    real *base = all + pair * cache_size(shape), *keys = base + cache_gates(shape);
+    real *base = cache + pair * cache_size(shape), *keys = base + cache_gates(shape);
     size_t size = (size_t)shape->T * shape->D;
-    return (struct cache){ (double *)base, keys, keys + size, keys + 2 * size };
+    return (struct cache){ (void *)base, keys, keys + size, keys + 2 * size };
 }
 
 /* k <- H k for t keys. */
@@ -69,20 +69,20 @@ static void decode_head(const struct attention_shape *shape, const struct cache 
 }
 
 void cpu_attention_decode(struct device *device, const struct attention_shape *shape, const struct attention_inputs *in,
-                          int t, real *o, real *all)
+                          int t, real *o, real *cache)
 {
     int D = shape->D, K = shape->K, H = shape->H, group = H / K;
 #pragma omp parallel for num_threads(cpu_threads(device, (size_t)shape->B *K *D *(t + 1)))
     for (int pair = 0; pair < shape->B * K; pair++) {
         int b = pair / K, kv = pair % K;
-        struct cache cache = find_cache(shape, all, pair);
+        struct cache own = find_cache(shape, cache, pair);
         if (shape->path)
-            reflect(cache.keys, t, D, in->w + (size_t)pair * D, in->beta[pair]);
-        memcpy(cache.keys + (size_t)t * D, in->k + (size_t)b * in->ldk + (size_t)kv * D, (size_t)D * sizeof(real));
-        memcpy(cache.values + (size_t)t * D, in->v + (size_t)b * in->ldv + (size_t)kv * D, (size_t)D * sizeof(real));
+            reflect(own.keys, t, D, in->w + (size_t)pair * D, in->beta[pair]);
+        memcpy(own.keys + (size_t)t * D, in->k + (size_t)b * in->ldk + (size_t)kv * D, (size_t)D * sizeof(real));
+        memcpy(own.values + (size_t)t * D, in->v + (size_t)b * in->ldv + (size_t)kv * D, (size_t)D * sizeof(real));
         for (int g = 0; g < group; g++) {
             size_t head = (size_t)b * H + kv * group + g;
-            decode_head(shape, &cache, in->q + (size_t)b * in->ldq + (size_t)(kv * group + g) * D,
+            decode_head(shape, &own, in->q + (size_t)b * in->ldq + (size_t)(kv * group + g) * D,
                         shape->gate ? in->log_gate[head] : 0, g, t, o + head * D);
         }
     }
