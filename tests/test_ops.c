@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/cpu/exp.h"
 #include "tests/operation.h"
 
 /* Huge allocations are to fail under AddressSanitizer too, not to end the program. */
@@ -127,6 +128,19 @@ static void gates_hold_at_extremes(void **state)
     device->ops->close(device);
 }
 
+static void exp_is_libm_s_to_the_last_digits(void **state)
+{
+    (void)state;
+    const double tolerance = sizeof(real) == sizeof(double) ? 0 : 1.3e-7;
+    for (double x = -87; x < 88; x += 0.0137) {
+        double exact = exp((double)(real)x), found = (double)fast_exp((real)x);
+        if (!(fabs(found - exact) <= tolerance * exact))
+            fail_msg("exp(%g) is %.9g, expected %.9g", x, found, exact);
+    }
+    assert_true(fast_exp(0) == 1 && fast_exp(-INFINITY) == 0 && isinf(fast_exp(INFINITY)) &&
+                isnan(fast_exp((real)NAN)));
+}
+
 static void memory_that_is_not_there_is_named(void **state)
 {
     (void)state;
@@ -188,6 +202,7 @@ int main(void)
         cmocka_unit_test(a_nan_in_a_scored_row_reaches_the_loss),
         cmocka_unit_test(a_zero_vector_stays_zero),
         cmocka_unit_test(gates_hold_at_extremes),
+        cmocka_unit_test(exp_is_libm_s_to_the_last_digits),
         cmocka_unit_test(memory_that_is_not_there_is_named),
         cmocka_unit_test(a_senseless_thread_count_is_refused),
         cmocka_unit_test(a_repeated_operation_is_issued_each_time),
