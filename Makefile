@@ -86,7 +86,7 @@ deps-lint: deps-test
 # ---- build ----
 
 $(BUILD)/statelab: $(BUILD)/float/harness/main.o $(BUILD)/libstatelab.a
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUDA_LIBRARIES)
+	@echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUDA_LIBRARIES)
 ifneq ($(CUDA),1)
 	@echo "  CUDA skipped: $(if $(NVCC),CUDA=0 or SANITIZE=1 was given,no nvcc found); the program runs on the CPU"
 endif
@@ -94,7 +94,7 @@ $(BUILD)/libstatelab.a: $(call objects,float,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
 $(BUILD)/libstatelab_double.a: $(call objects,double,$(LIBRARY_SOURCES))
 $(BUILD)/%.a:
 	@rm -f $@
-	ar rcs $@ $^
+	@ar rcs $@ $^
 
 compile = @mkdir -p $(@D); echo "  cc $<"; $(CC) $(CPPFLAGS) $(PKG_CFLAGS) $(CFLAGS) $(1) -MMD -MP -c -o $@ $<
 $(BUILD)/float/%.o: %.c Makefile
@@ -130,16 +130,16 @@ $(BUILD)/version: force
 
 $(BUILD)/cuda/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
+	@echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
 $(BUILD)/cuda/%: $(BUILD)/float/tests/%.cu.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
+	@echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
 $(BUILD)/tests/%_double: $(BUILD)/double/tests/%.o $(call objects,double,$(TEST_SUPPORT)) $(BUILD)/libstatelab_double.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	@echo "  ld $@"; $(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 $(BUILD)/tests/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
+	@echo "  ld $@"; $(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
 .SECONDARY:
 
 # The README's worked example is compiled and used by a test.
