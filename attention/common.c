@@ -16,7 +16,7 @@ real *arena_reals(struct arena *arena, size_t count)
         return NULL;
     }
     arena->used = (start + count * sizeof(real) + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-    return arena->base ? (real *)(arena->base + start) : NULL;
+    return arena->base ? (real *)(void *)(arena->base + start) : NULL;
 }
 
 /* ---- the layer ---- */

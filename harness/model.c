@@ -195,6 +195,7 @@ static int describe(struct model *model, struct error *error)
 
 static real **pointers(const struct model *model, real *base)
 {
+    assert(model->parameter_count > 0);
     real **to = calloc((size_t)model->parameter_count, sizeof *to);
     for (int i = 0; to && i < model->parameter_count; i++)
         to[i] = base + model->parameters[i].offset;
