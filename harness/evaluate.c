@@ -83,11 +83,13 @@ static int open_counter(struct counter *c, struct error *error)
     const struct run_config *config = c->model->config;
     const struct task_parameters *base = c->set->task_parameters;
     struct device *device = c->model->device;
-    if (base->vocab_size != c->model->V)
-        return error_set(error,
-                         "the set has a vocabulary of %d tokens, the model one of %d; change only what leaves "
-                         "the vocabulary as it is",
-                         base->vocab_size, c->model->V);
+    if (base->vocab_size != c->model->V) {
+        error_set(error,
+                  "the set has a vocabulary of %d tokens, the model one of %d; change only what leaves the vocabulary "
+                  "as it is",
+                  base->vocab_size, c->model->V);
+        return -1;
+    }
     c->T = base->seq_len;
     c->B = c->set->options.batch > 0 ? c->set->options.batch : config->train.batch;
     if (c->B > c->set->options.sequences)
@@ -105,9 +107,10 @@ static int open_counter(struct counter *c, struct error *error)
     c->prediction = calloc(N, sizeof *c->prediction);
     c->log_prob = calloc(N, sizeof *c->log_prob);
     c->seen = calloc((size_t)c->model->V, sizeof *c->seen);
-    return c->tokens && c->targets && c->prediction && c->log_prob && c->seen
-               ? 0
-               : error_set(error, "not enough memory for %d sequences of %d tokens", c->B, c->T);
+    if (c->tokens && c->targets && c->prediction && c->log_prob && c->seen)
+        return 0;
+    error_set(error, "not enough memory for %d sequences of %d tokens", c->B, c->T);
+    return -1;
 }
 
 static void close_counter(struct counter *c)

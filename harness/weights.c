@@ -24,8 +24,9 @@ static json_t *describe_tensor(const struct model_parameter *parameter, size_t b
     json_t *shape = json_array();
     for (int i = 0; i < parameter->declared.rank; i++)
         json_array_append_new(shape, json_integer(parameter->declared.dims[i]));
+    size_t end = begin + parameter->count * sizeof(float);
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)begin,
-                     (json_int_t)(begin + parameter->count * sizeof(float)));
+                     (json_int_t)end);
 }
 
 /* The header as text, padded with spaces to a multiple of 8 bytes; caller frees. NULL if memory is short. */
@@ -191,31 +192,43 @@ static int by_begin(const void *left, const void *right)
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-/* Every tensor is there, and together they cover the data without overlap. */
-static int check_cover(const struct reader *reader)
+/* Fills places [parameter_count]; -1 if a tensor is not there. */
+static int find_places(const struct reader *reader, struct place *places)
 {
-    const struct model *model = reader->model;
-    struct place *places = calloc((size_t)model->parameter_count, sizeof *places);
-    int result = places ? 0 : error_set(reader->error, "%s: not enough memory to read it", reader->path);
-    for (int i = 0; result == 0 && i < model->parameter_count; i++) {
-        const struct model_parameter *parameter = &model->parameters[i];
+    for (int i = 0; i < reader->model->parameter_count; i++) {
+        const struct model_parameter *parameter = &reader->model->parameters[i];
+        if (reader->begins[i] == SIZE_MAX)
+            return error_set(reader->error, "%s: %s is missing", reader->path, parameter->declared.name);
         places[i] = (struct place){ reader->begins[i], reader->begins[i] + parameter->count * sizeof(float),
                                     parameter->declared.name };
-        if (reader->begins[i] == SIZE_MAX)
-            result = error_set(reader->error, "%s: %s is missing", reader->path, parameter->declared.name);
     }
-    if (result == 0)
-        qsort(places, (size_t)model->parameter_count, sizeof *places, by_begin);
+    return 0;
+}
+
+/* The places cover the data, without overlap. */
+static int check_places(const struct reader *reader, struct place *places)
+{
     size_t covered = 0;
-    for (int i = 0; result == 0 && i < model->parameter_count; i++) {
+    qsort(places, (size_t)reader->model->parameter_count, sizeof *places, by_begin);
+    for (int i = 0; i < reader->model->parameter_count; i++) {
         if (places[i].begin != covered)
-            result = error_set(reader->error, "%s: %s at byte %zu %s", reader->path, places[i].name, places[i].begin,
-                               places[i].begin < covered ? "overlaps another tensor" : "leaves a gap before it");
+            return error_set(reader->error, "%s: %s at byte %zu %s", reader->path, places[i].name, places[i].begin,
+                             places[i].begin < covered ? "overlaps another tensor" : "leaves a gap before it");
         covered = places[i].end;
     }
-    if (result == 0 && covered != reader->data_size)
-        result = error_set(reader->error, "%s: %zu bytes of data follow the last tensor", reader->path,
-                           reader->data_size - covered);
+    return covered == reader->data_size ? 0
+                                        : error_set(reader->error, "%s: %zu bytes of data follow the last tensor",
+                                                    reader->path, reader->data_size - covered);
+}
+
+static int check_cover(const struct reader *reader)
+{
+    struct place *places = calloc((size_t)reader->model->parameter_count, sizeof *places);
+    if (!places)
+        return error_set(reader->error, "%s: not enough memory to read it", reader->path);
+    int result = find_places(reader, places);
+    if (result == 0)
+        result = check_places(reader, places);
     free(places);
     return result;
 }
