@@ -22,7 +22,8 @@ struct experiment_source {
 
 static int out_of_memory(struct error *error)
 {
-    return error_set(error, "out of memory");
+    error_set(error, "out of memory");
+    return -1;
 }
 
 /* ---- the experiment's own keys ---- */
@@ -132,29 +133,36 @@ static int plan_run(struct experiment *experiment, int index, struct error *erro
     return 0;
 }
 
+struct numbered_id {
+    char id[RUN_ID_SIZE];
+    int run;
+};
+
 static int compare_ids(const void *a, const void *b)
 {
-    const struct planned_run *const *x = a, *const *y = b;
-    int order = strcmp((*x)->id, (*y)->id);
-    return order ? order : (*x > *y) - (*x < *y);
+    const struct numbered_id *x = a, *y = b;
+    int order = strcmp(x->id, y->id);
+    return order ? order : x->run - y->run;
 }
 
 /* Two runs of one configuration would be one run that is listed twice. */
 static int refuse_duplicates(const struct experiment *experiment, struct error *error)
 {
-    const struct planned_run **sorted = malloc((size_t)experiment->run_count * sizeof *sorted);
+    struct numbered_id *sorted = calloc((size_t)experiment->run_count, sizeof *sorted);
     if (!sorted)
         return out_of_memory(error);
-    for (int i = 0; i < experiment->run_count; i++)
-        sorted[i] = &experiment->runs[i];
+    for (int i = 0; i < experiment->run_count; i++) {
+        memcpy(sorted[i].id, experiment->runs[i].id, RUN_ID_SIZE);
+        sorted[i].run = i;
+    }
     qsort(sorted, (size_t)experiment->run_count, sizeof *sorted, compare_ids);
     int status = 0;
     for (int i = 0; status == 0 && i + 1 < experiment->run_count; i++)
-        if (strcmp(sorted[i]->id, sorted[i + 1]->id) == 0) {
+        if (strcmp(sorted[i].id, sorted[i + 1].id) == 0) {
             const struct node *root = experiment->source->root, *sweep = node_get(root, "sweep");
             status = node_error(sweep ? sweep : root, error,
                                 "runs %d and %d of the sweep are the same run; remove the repeated value",
-                                (int)(sorted[i] - experiment->runs) + 1, (int)(sorted[i + 1] - experiment->runs) + 1);
+                                sorted[i].run + 1, sorted[i + 1].run + 1);
         }
     free(sorted);
     return status;
