@@ -262,7 +262,7 @@ static void list_generators(struct group *group, const struct factors *factors)
 {
     int place = group->order;
     for (int f = 0; f < factors->count; f++) {
-        int generators[MOST_POINTS], count = factor_generators(&factors->factor[f], generators);
+        int generators[MOST_POINTS] = { 0 }, count = factor_generators(&factors->factor[f], generators);
         place /= factors->factor[f].order;
         for (int g = 0; g < count; g++)
             add_generator(group, (uint8_t)(generators[g] * place));

@@ -228,26 +228,28 @@ static void only_and_limit_choose_runs(void **state)
 static void an_interrupted_sweep_goes_on_to_the_same_bytes(void **state)
 {
     (void)state;
-    expect(SWEEP("whole", "--workers", "2", "--set", "train.steps=6000", "--limit", "2"), 0);
+    expect(SWEEP("whole", "--workers", "2", "--set", "train.steps=1500", "--only", "seed=0", "--only", "train.lr=1e-3"),
+           0);
     pid_t pid = START("run", in_folder("small.yaml").text, "--device", "cpu", "--out", in_folder("cut").text,
-                      "--workers", "2", "--set", "train.steps=6000", "--limit", "2");
+                      "--workers", "2", "--set", "train.steps=1500", "--only", "seed=0", "--only", "train.lr=1e-3");
     wait_for_checkpoint("cut");
     kill(pid, SIGINT);
     double asked = monotonic_seconds();
     expect(finish(pid), 130);
     assert_true(monotonic_seconds() - asked < 3);
     output_says("goes on from here");
-    expect(SWEEP("cut", "--workers", "2", "--set", "train.steps=6000", "--limit", "2"), 0);
+    expect(SWEEP("cut", "--workers", "2", "--set", "train.steps=1500", "--only", "seed=0", "--only", "train.lr=1e-3"),
+           0);
     same_results("whole", "cut");
 }
 
 static void a_damaged_checkpoint_is_set_aside(void **state)
 {
     (void)state;
-    const char *const one[] = { "--only", "seed=0", "--only", "train.lr=1e-3", "--only", "model.attention=path" };
-    expect(SWEEP("whole", one[0], one[1], one[2], one[3], one[4], one[5], "--set", "train.steps=6000"), 0);
+    const char *const one[] = { "--only", "seed=0", "--only", "train.lr=1e-3", "--only", "model.attention=rope" };
+    expect(SWEEP("whole", one[0], one[1], one[2], one[3], one[4], one[5], "--set", "train.steps=1500"), 0);
     pid_t pid = START("run", in_folder("small.yaml").text, "--device", "cpu", "--out", in_folder("cut").text, one[0],
-                      one[1], one[2], one[3], one[4], one[5], "--set", "train.steps=6000");
+                      one[1], one[2], one[3], one[4], one[5], "--set", "train.steps=1500");
     wait_for_checkpoint("cut");
     kill(pid, SIGINT);
     expect(finish(pid), 130);
@@ -258,7 +260,7 @@ static void a_damaged_checkpoint_is_set_aside(void **state)
     assert_true(file >= 0);
     assert_int_equal(pwrite(file, "damage", 6, 300), 6);
     close(file);
-    expect(SWEEP("cut", one[0], one[1], one[2], one[3], one[4], one[5], "--set", "train.steps=6000"), 0);
+    expect(SWEEP("cut", one[0], one[1], one[2], one[3], one[4], one[5], "--set", "train.steps=1500"), 0);
     output_says("its checksum is wrong");
     same_results("whole", "cut");
 }
