@@ -52,7 +52,7 @@ int command_tasks(int argc, char **argv)
 {
     struct entry entries[MOST_NAMES];
     int count = 0;
-    for (; task_list[count] && count < MOST_NAMES; count++)
+    for (; count < MOST_NAMES && task_list[count]; count++)
         entries[count] = (struct entry){ task_list[count]->name, task_list[count]->summary, task_list[count]->options };
     return show(entries, count, "task", argc, argv);
 }
@@ -61,7 +61,7 @@ int command_attentions(int argc, char **argv)
 {
     struct entry entries[MOST_NAMES];
     int count = 0;
-    for (; attention_list[count] && count < MOST_NAMES; count++)
+    for (; count < MOST_NAMES && attention_list[count]; count++)
         entries[count] = (struct entry){ attention_list[count]->name, attention_list[count]->summary,
                                          attention_list[count]->options };
     return show(entries, count, "attention", argc, argv);

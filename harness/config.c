@@ -76,7 +76,7 @@ int config_read_section(const struct node *section, const char *name, const stru
         return node_error(section, error, "%s: %s found; a mapping {key: value, ...} is expected", name,
                           kind_name(section));
     for (int i = 0; i < section->count; i++)
-        if (read_key(section->keys[i], section->items[i], name, tables, count, others, error) != 0)
+        if (read_key(section->pairs[i].key, section->pairs[i].item, name, tables, count, others, error) != 0)
             return -1;
     return 0;
 }
@@ -290,11 +290,11 @@ static int check_eval_section(const struct node *eval, struct error *error)
     if (eval->count > MOST_EVAL_SETS)
         return node_error(eval, error, "eval: more than %d sets", MOST_EVAL_SETS);
     for (int i = 0; i < eval->count; i++)
-        if (!is_plain_name(eval->keys[i]->text) || strlen(eval->keys[i]->text) >= OPTION_TEXT_SIZE)
-            return node_error(eval->keys[i], error,
+        if (!is_plain_name(eval->pairs[i].key->text) || strlen(eval->pairs[i].key->text) >= OPTION_TEXT_SIZE)
+            return node_error(eval->pairs[i].key, error,
                               "'%.80s' is no name for an evaluation set; use letters, digits, - "
                               "and _",
-                              eval->keys[i]->text);
+                              eval->pairs[i].key->text);
     return 0;
 }
 
@@ -309,7 +309,7 @@ static int resolve_evals(const struct node *root, const char *twin, struct run_c
     if (!config->evals)
         return error_set(error, "out of memory");
     for (int i = 0; i < eval->count; i++)
-        if (resolve_eval_set(eval->items[i], eval->keys[i]->text, false, config, error) != 0)
+        if (resolve_eval_set(eval->pairs[i].item, eval->pairs[i].key->text, false, config, error) != 0)
             return -1;
     if (!*twin)
         return 0;

@@ -282,8 +282,8 @@ char *experiment_text(const struct experiment *experiment)
     if (!out)
         abort();
     for (int i = 0; i < root->count; i++) {
-        char *value = node_text(root->items[i]);
-        fprintf(out, "%s: %s\n", root->keys[i]->text, value ? value : "");
+        char *value = node_text(root->pairs[i].item);
+        fprintf(out, "%s: %s\n", root->pairs[i].key->text, value ? value : "");
         free(value);
     }
     if (fclose(out) != 0)

@@ -49,7 +49,8 @@ static int read_best_over(const struct node *select, char *const *swept, int swe
     if (!selection->best_over)
         return error_set(error, "out of memory");
     for (int i = 0; i < count; i++)
-        if (add_best_over(keys->kind == NODE_SEQUENCE ? keys->items[i] : keys, swept, swept_count, selection, error))
+        if (add_best_over(keys->kind == NODE_SEQUENCE ? keys->pairs[i].item : keys, swept, swept_count, selection,
+                          error))
             return -1;
     if (count == 0)
         return node_error(keys, error, "best_over: name at least one swept key");
@@ -96,15 +97,18 @@ static int read_select(const struct node *root, char *const *swept, int swept_co
 
 static int read_until(const struct node *root, const struct node *until, struct search *search, struct error *error)
 {
-    char name[OPTION_TEXT_SIZE * 2], sign[2], rest[2];
-    int metric = 0;
-    if (sscanf(until->text, " %127[^ <>] %1[<>] %lf %1s", name, sign, &search->threshold, rest) != 3 ||
-        !isfinite(search->threshold))
+    char name[OPTION_TEXT_SIZE * 2], *end = NULL;
+    int metric = 0, length = (int)strcspn(until->text, " <>");
+    const char *sign = until->text + length + strspn(until->text + length, " ");
+    snprintf(name, sizeof name, "%.*s", length, until->text);
+    if (*sign == '<' || *sign == '>')
+        search->threshold = strtod(sign + 1, &end);
+    if (!end || end == sign + 1 || *end || !isfinite(search->threshold))
         return node_error(until, error, "until: '%.60s'; write it like \"id.accuracy > 0.9\"", until->text);
     if (config_read_metric(root, until, name, search->until_set, sizeof search->until_set, &metric, error) != 0)
         return -1;
     search->until_metric = (enum metric)metric;
-    search->greater = sign[0] == '>';
+    search->greater = *sign == '>';
     return 0;
 }
 

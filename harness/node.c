@@ -24,46 +24,36 @@ void node_free(struct node *node)
     if (!node)
         return;
     for (int i = 0; i < node->count; i++) {
-        if (node->keys)
-            node_free(node->keys[i]);
-        node_free(node->items[i]);
+        node_free(node->pairs[i].key);
+        node_free(node->pairs[i].item);
     }
-    free(node->keys);
-    free(node->items);
+    free(node->pairs);
     free(node->text);
     free(node);
 }
 
-/* Room for one more entry: the arrays double whenever the count is a power of two. */
+/* Room for one more pair: the array doubles whenever the count is a power of two. */
 static int grow(struct node *parent)
 {
     int count = parent->count;
     if (count & (count - 1))
         return 0;
     size_t room = count ? 2 * (size_t)count : 1;
-    struct node **items = realloc(parent->items, room * sizeof *items);
-    if (!items)
+    struct node_pair *pairs = realloc(parent->pairs, room * sizeof *pairs);
+    if (!pairs)
         return -1;
-    parent->items = items;
-    if (parent->kind != NODE_MAPPING)
-        return 0;
-    struct node **keys = realloc(parent->keys, room * sizeof *keys);
-    if (!keys)
-        return -1;
-    parent->keys = keys;
+    parent->pairs = pairs;
     return 0;
 }
 
 int node_append(struct node *parent, struct node *key, struct node *item)
 {
-    if (!item || (parent->kind == NODE_MAPPING && !key) || grow(parent) != 0) {
+    if (!item || !key == (parent->kind == NODE_MAPPING) || grow(parent) != 0) {
         node_free(key);
         node_free(item);
         return -1;
     }
-    if (parent->keys)
-        parent->keys[parent->count] = key;
-    parent->items[parent->count++] = item;
+    parent->pairs[parent->count++] = (struct node_pair){ key, item };
     return 0;
 }
 
@@ -71,8 +61,8 @@ struct node *node_clone(const struct node *node)
 {
     struct node *copy = node_new(node->kind, node->source, node->line, node->column, node->text);
     for (int i = 0; copy && i < node->count; i++) {
-        struct node *key = node->keys ? node_clone(node->keys[i]) : NULL;
-        if (node_append(copy, key, node_clone(node->items[i])) != 0) {
+        struct node *key = node->pairs[i].key ? node_clone(node->pairs[i].key) : NULL;
+        if (node_append(copy, key, node_clone(node->pairs[i].item)) != 0) {
             node_free(copy);
             return NULL;
         }
@@ -80,46 +70,36 @@ struct node *node_clone(const struct node *node)
     return copy;
 }
 
-static int index_of(const struct node *mapping, const char *key, size_t length)
+static bool has_key(const struct node_pair *pair, const char *key, size_t length)
+{
+    return strlen(pair->key->text) == length && memcmp(pair->key->text, key, length) == 0;
+}
+
+/* The value under the key of these bytes, or NULL. */
+static struct node *find(const struct node *mapping, const char *key, size_t length)
 {
     if (mapping && mapping->kind == NODE_MAPPING)
         for (int i = 0; i < mapping->count; i++)
-            if (strlen(mapping->keys[i]->text) == length && memcmp(mapping->keys[i]->text, key, length) == 0)
-                return i;
-    return -1;
+            if (has_key(&mapping->pairs[i], key, length))
+                return mapping->pairs[i].item;
+    return NULL;
 }
 
 struct node *node_get(const struct node *mapping, const char *key)
 {
-    int index = index_of(mapping, key, strlen(key));
-    return index < 0 ? NULL : mapping->items[index];
+    return find(mapping, key, strlen(key));
 }
 
 struct node *node_at(const struct node *root, const char *path)
 {
     for (;;) {
         size_t length = strcspn(path, ".");
-        int index = index_of(root, path, length);
-        if (index < 0)
-            return NULL;
-        root = root->items[index];
-        if (path[length] == '\0')
-            return (struct node *)root;
+        struct node *item = find(root, path, length);
+        if (!item || path[length] == '\0')
+            return item;
+        root = item;
         path += length + 1;
     }
-}
-
-void node_remove(struct node *mapping, const char *key)
-{
-    int index = index_of(mapping, key, strlen(key));
-    if (index < 0)
-        return;
-    node_free(mapping->keys[index]);
-    node_free(mapping->items[index]);
-    mapping->count--;
-    size_t rest = (size_t)(mapping->count - index);
-    memmove(mapping->keys + index, mapping->keys + index + 1, rest * sizeof(struct node *));
-    memmove(mapping->items + index, mapping->items + index + 1, rest * sizeof(struct node *));
 }
 
 /* ---- editing ---- */
@@ -138,9 +118,9 @@ static int expand_short_form(struct node *node)
 /* The entry of `mapping` whose key has these bytes; a new empty mapping if there is none. */
 static struct node *descend(struct node *mapping, const char *key, size_t length, const struct node *value)
 {
-    int index = index_of(mapping, key, length);
-    if (index >= 0)
-        return mapping->items[index];
+    struct node *found = find(mapping, key, length);
+    if (found)
+        return found;
     char *name = strndup(key, length);
     struct node *made = node_new(NODE_MAPPING, value->source, value->line, value->column, NULL);
     struct node *made_key = name ? node_new(NODE_SCALAR, value->source, value->line, value->column, name) : NULL;
@@ -219,11 +199,11 @@ static void write_node(const struct node *node, FILE *out)
     for (int i = 0; i < node->count; i++) {
         if (i)
             fputs(", ", out);
-        if (node->keys) {
-            write_scalar(node->keys[i]->text, out);
+        if (node->kind == NODE_MAPPING) {
+            write_scalar(node->pairs[i].key->text, out);
             fputs(": ", out);
         }
-        write_node(node->items[i], out);
+        write_node(node->pairs[i].item, out);
     }
     fputc(node->kind == NODE_MAPPING ? '}' : ']', out);
 }

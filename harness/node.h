@@ -6,6 +6,8 @@
 
 #include "kernels/error.h"
 
+struct node_pair;
+
 enum node_kind { NODE_SCALAR, NODE_SEQUENCE, NODE_MAPPING };
 
 struct node {
@@ -13,9 +15,13 @@ struct node {
     const char *source; /* the file, or "--set KEY=VALUE"; not owned */
     int line, column;   /* from 1; line 0: the source has no lines */
     char *text;         /* NODE_SCALAR */
-    struct node **keys; /* NODE_MAPPING: scalars, parallel to items */
-    struct node **items;
+    struct node_pair *pairs;
     int count;
+};
+
+struct node_pair {
+    struct node *key; /* a scalar in a mapping; NULL in a sequence */
+    struct node *item;
 };
 
 /* Memory shortage ends these with NULL. */
@@ -38,9 +44,6 @@ int node_replace(struct node *node, const struct node *value);
 
 /* The node at a dotted path, or NULL. */
 struct node *node_at(const struct node *root, const char *path);
-
-/* Removes `key` from a mapping, if it is there. */
-void node_remove(struct node *mapping, const char *key);
 
 /* The tree in flow style on one line, for keeping and comparing; caller frees. NULL if memory is short. */
 char *node_text(const struct node *node);

@@ -41,7 +41,7 @@ static int apply_one(struct node *root, const char *key, const struct node *valu
     if (list)
         return hold_swept(list, value, error);
     for (int i = 0; sweep && sweep->kind == NODE_SEQUENCE && i < sweep->count; i++)
-        if (node_get(sweep->items[i], key))
+        if (node_get(sweep->pairs[i].item, key))
             return node_error(value, error, "the sweep's points set this key themselves; edit the points");
     const struct node *searched = node_at(root, "search.min_layers.over");
     if (searched && searched->kind == NODE_SCALAR && strcmp(searched->text, key) == 0)

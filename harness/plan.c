@@ -34,11 +34,11 @@ static int check_key(const struct node *key, struct error *error)
 static int read_points(struct plan *plan, const struct node *sweep, struct error *error)
 {
     for (int i = 0; i < sweep->count; i++) {
-        const struct node *point = sweep->items[i];
+        const struct node *point = sweep->pairs[i].item;
         if (point->kind != NODE_MAPPING || point->count == 0)
             return node_error(point, error, "a point of the sweep is a mapping {dotted.key: value, ...}");
         for (int k = 0; k < point->count; k++)
-            if (check_key(point->keys[k], error) != 0)
+            if (check_key(point->pairs[k].key, error) != 0)
                 return -1;
     }
     return add_axis(plan, NULL, sweep, sweep, error);
@@ -53,8 +53,8 @@ static int read_sweep(struct plan *plan, const struct node *sweep, struct error 
     if (sweep->kind != NODE_MAPPING)
         return node_error(sweep, error, "sweep: a mapping {dotted.key: [values]} or a list of points is expected");
     for (int i = 0; i < sweep->count; i++)
-        if (check_key(sweep->keys[i], error) != 0 ||
-            add_axis(plan, sweep->keys[i]->text, sweep->items[i], sweep, error) != 0)
+        if (check_key(sweep->pairs[i].key, error) != 0 ||
+            add_axis(plan, sweep->pairs[i].key->text, sweep->pairs[i].item, sweep, error) != 0)
             return -1;
     return 0;
 }
@@ -98,14 +98,14 @@ int plan_position(const struct plan *plan, int axis, int run)
 int plan_apply(const struct plan *plan, int run, struct node *root, struct error *error)
 {
     for (int i = 0; i < plan->axis_count; i++) {
-        const struct node *value = plan->axes[i].values->items[plan_position(plan, i, run)];
+        const struct node *value = plan->axes[i].values->pairs[plan_position(plan, i, run)].item;
         if (plan->axes[i].key) {
             if (node_set(root, plan->axes[i].key, value, error) != 0)
                 return -1;
             continue;
         }
         for (int k = 0; k < value->count; k++)
-            if (node_set(root, value->keys[k]->text, value->items[k], error) != 0)
+            if (node_set(root, value->pairs[k].key->text, value->pairs[k].item, error) != 0)
                 return -1;
     }
     return 0;
@@ -129,8 +129,8 @@ int plan_keys(const struct plan *plan, const char **keys, int limit)
         if (axis->key)
             count = add_key(keys, count, limit, axis->key);
         for (int p = 0; !axis->key && p < axis->values->count; p++)
-            for (int k = 0; k < axis->values->items[p]->count; k++)
-                count = add_key(keys, count, limit, axis->values->items[p]->keys[k]->text);
+            for (int k = 0; k < axis->values->pairs[p].item->count; k++)
+                count = add_key(keys, count, limit, axis->values->pairs[p].item->pairs[k].key->text);
     }
     return count;
 }
@@ -138,7 +138,7 @@ int plan_keys(const struct plan *plan, const char **keys, int limit)
 const struct node *plan_value(const struct plan *plan, int run, const char *key)
 {
     for (int i = 0; i < plan->axis_count; i++) {
-        const struct node *value = plan->axes[i].values->items[plan_position(plan, i, run)];
+        const struct node *value = plan->axes[i].values->pairs[plan_position(plan, i, run)].item;
         if (!plan->axes[i].key && node_get(value, key))
             return node_get(value, key);
         if (plan->axes[i].key && strcmp(plan->axes[i].key, key) == 0)

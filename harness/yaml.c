@@ -71,7 +71,7 @@ static int count_nodes(const struct node *node)
 {
     int count = 1;
     for (int i = 0; i < node->count; i++)
-        count += count_nodes(node->items[i]) + (node->keys ? 1 : 0);
+        count += count_nodes(node->pairs[i].item) + (node->kind == NODE_MAPPING ? 1 : 0);
     return count;
 }
 
@@ -124,9 +124,9 @@ static int check_key(struct reader *reader, const struct node *mapping, const st
     if (strcmp(key->text, "<<") == 0)
         return node_error(key, reader->error, "merge keys (<<) are not supported; write the keys out");
     for (int i = 0; i < mapping->count; i++)
-        if (strcmp(mapping->keys[i]->text, key->text) == 0)
+        if (strcmp(mapping->pairs[i].key->text, key->text) == 0)
             return node_error(key, reader->error, "'%.100s' is given twice, first in line %d; remove one", key->text,
-                              mapping->keys[i]->line);
+                              mapping->pairs[i].key->line);
     return 0;
 }
 
@@ -216,9 +216,15 @@ static struct node *read_node(struct reader *reader, int depth)
 
 /* ---- documents ---- */
 
+/* The start of the stream, or the end of a document: nothing to see. */
+static int skip_event(struct reader *reader)
+{
+    return next_event(reader);
+}
+
 static int check_end(struct reader *reader)
 {
-    if (next_event(reader) != 0 || next_event(reader) != 0)
+    if (skip_event(reader) != 0 || next_event(reader) != 0)
         return -1;
     if (reader->event.type != YAML_STREAM_END_EVENT)
         return reader_error(reader, reader->event.start_mark, "a second document begins here; keep one in a file");
@@ -227,7 +233,7 @@ static int check_end(struct reader *reader)
 
 static struct node *read_document(struct reader *reader)
 {
-    if (next_event(reader) != 0 || next_event(reader) != 0)
+    if (skip_event(reader) != 0 || next_event(reader) != 0)
         return NULL;
     if (reader->event.type == YAML_STREAM_END_EVENT) {
         reader_error(reader, reader->event.start_mark, "nothing is written here; see experiments/quickstart.yaml");

@@ -156,11 +156,10 @@ static void test_deep_nesting_is_refused(void **state)
 {
     (void)state;
     enum { DEPTH = 10000 };
-    char *text = malloc(2 * DEPTH + 16);
+    char *text = calloc(1, 2 * DEPTH + 1);
     assert_non_null(text);
     memset(text, '[', DEPTH);
     memset(text + DEPTH, ']', DEPTH);
-    strcpy(text + 2 * DEPTH, "\n");
     struct error error = { "" };
     assert_null(load(text, &error));
     assert_non_null(strstr(error.message, ":1:"));
@@ -171,14 +170,17 @@ static void test_an_anchor_bomb_is_refused(void **state)
 {
     (void)state;
     struct error error = { "" };
-    char text[2048] = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n";
-    for (char c = 'b'; c < 'l'; c++) {
-        char line[128];
-        snprintf(line, sizeof line, "%c: &%c [*%c, *%c, *%c, *%c, *%c, *%c, *%c, *%c, *%c]\n", c, c, c - 1, c - 1,
-                 c - 1, c - 1, c - 1, c - 1, c - 1, c - 1, c - 1);
-        strcat(text, line);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n", file);
+    for (int i = 1; i < 10; i++) {
+        fprintf(file, "a%d: &a%d [", i, i);
+        for (int copy = 0; copy < 9; copy++)
+            fprintf(file, "%s*a%d", copy ? ", " : "", i - 1);
+        fputs("]\n", file);
     }
-    assert_null(load(text, &error));
+    assert_int_equal(fclose(file), 0);
+    assert_null(experiment_load(path, NULL, 0, &error));
     assert_non_null(strstr(error.message, "too large"));
 }
 
@@ -186,11 +188,14 @@ static void test_a_sweep_of_more_than_100000_runs_is_refused(void **state)
 {
     (void)state;
     struct error error = { "" };
-    char text[8192] = WHOLE "sweep: {seed: &n [0";
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(WHOLE "sweep: {seed: &n [0", file);
     for (int i = 1; i < 100; i++)
-        sprintf(text + strlen(text), ", %d", i);
-    strcat(text, "], train.steps: *n, train.batch: *n, model.layers: *n}\n");
-    assert_null(load(text, &error));
+        fprintf(file, ", %d", i);
+    fputs("], train.steps: *n, train.batch: *n, model.layers: *n}\n", file);
+    assert_int_equal(fclose(file), 0);
+    assert_null(experiment_load(path, NULL, 0, &error));
     assert_non_null(strstr(error.message, "more than 100000 runs"));
 }
 
