@@ -111,10 +111,11 @@ static int prepare(struct job *job, struct error *error)
     return result;
 }
 
-/* Steps for the next turn, so that it takes about half a second. */
-static int turn_length(int steps, double seconds)
+/* Steps for the next turn, so that it takes about half a second and no large part of the time between checkpoints. */
+static int turn_length(int steps, double seconds, double checkpoint_every)
 {
-    double wanted = steps * 0.5 / (seconds > 1e-4 ? seconds : 1e-4);
+    double turn = checkpoint_every < 2 ? checkpoint_every / 4 : 0.5;
+    double wanted = steps * turn / (seconds > 1e-4 ? seconds : 1e-4);
     return wanted < 1 ? 1 : wanted > 2.0 * steps ? 2 * steps : (int)wanted;
 }
 
@@ -128,7 +129,7 @@ static enum job_end train(struct job *job, struct error *error)
         struct train_state state = trainer_state(job->trainer);
         double now = monotonic_seconds();
         job->seconds += now - start;
-        turn = turn_length(turn, now - start);
+        turn = turn_length(turn, now - start, job->checkpoint_every);
         if (job->device->ops->check(job->device, error) != 0)
             return JOB_FAILED;
         if (state.diverged || state.step >= job->config.train.steps)

@@ -30,7 +30,7 @@ static const char experiment_yaml[] = "name: small\n"
                                       "model: {layers: 1, heads: 1, dim: 16, ffn_dim: 16}\n"
                                       "train: {steps: 20, batch: 2, lr: 1e-3, log_every: 5}\n"
                                       "eval: {id: {sequences: 20}, dense: {p_ignore: 0.1, sequences: 20}}\n"
-                                      "checkpoint: {every: 0.1s}\n"
+                                      "checkpoint: {every: 0.02s}\n"
                                       "sweep:\n"
                                       "  model.attention: [rope, path]\n"
                                       "  train.lr: [1e-3, 3e-3]\n"
@@ -149,13 +149,13 @@ static int count_status(const char *out, const char *status, char id[RUN_ID_SIZE
 static void wait_for_checkpoint(const char *out)
 {
     struct path pattern = path_in(in_folder(out).text, "small/*/checkpoint");
-    for (int tenths = 0; tenths < 300; tenths++) {
+    for (int tries = 0; tries < 15000; tries++) {
         glob_t found;
         int missing = glob(pattern.text, 0, NULL, &found);
         globfree(&found);
         if (!missing)
             return;
-        usleep(20000);
+        usleep(2000);
     }
     fail_msg("no checkpoint appears");
 }
