@@ -42,6 +42,7 @@ static int run_gnuplot(const char *definitions, const char *script, struct error
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
+        setenv("LC_ALL", "C.UTF-8", 1); /* the scripts are UTF-8, whatever the user's locale */
         execvp(arguments[0], (char *const *)arguments);
         _exit(NO_GNUPLOT);
     }

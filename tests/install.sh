@@ -16,7 +16,7 @@ if ! command -v apt-get >/dev/null; then
     echo "missing:$missing. This machine has no apt-get; install the equivalents of:$packages" >&2
     exit 1
 fi
-echo "missing:$missing; installing with $root apt-get:$packages"
+echo "missing:$missing; installing with ${root:+$root }apt-get:$packages"
 export DEBIAN_FRONTEND=noninteractive
 $root apt-get update -qq
 # shellcheck disable=SC2086
