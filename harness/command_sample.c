@@ -40,7 +40,7 @@ static void print_text(const struct sample_source *source, int index, const int 
 static void print_csv(int index, const int *tokens, const int *targets, int T)
 {
     for (int t = 0; t < T; t++)
-        printf("%d,%d,%d,%d\r\n", index, t, tokens[t], targets[t]);
+        printf("%d,%d,%d,%d\n", index, t, tokens[t], targets[t]);
 }
 
 static void print_numbers(const char *name, const int *numbers, int T)
@@ -64,7 +64,7 @@ static int print_samples(const struct sample_source *source, int first, int coun
     int T = ((const struct task_parameters *)source->parameters)->seq_len;
     int *tokens = malloc((size_t)T * sizeof *tokens), *targets = malloc((size_t)T * sizeof *targets);
     if (tokens && targets && format == SAMPLE_CSV)
-        fputs("sequence,position,token,target\r\n", stdout);
+        fputs("sequence,position,token,target\n", stdout);
     for (int i = first; tokens && targets && i < first + count; i++) {
         data_batch(source->task, source->parameters, (uint64_t)source->seed, source->stream, (uint64_t)i, 1, tokens,
                    targets);
