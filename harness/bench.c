@@ -18,14 +18,36 @@ static void ignore_row(struct train_log *log, const struct train_state *state)
     (void)state;
 }
 
-/* Seconds that `steps` steps take. */
-static double time_steps(struct trainer *trainer, int steps)
+/* Seconds per step, over `steps` steps; less than 0 with a message if the device failed. */
+static double time_steps(struct trainer *trainer, int steps, struct error *error)
 {
     struct train_log log = { ignore_row };
     double start = monotonic_seconds();
-    trainer_advance(trainer, steps, &log, NULL);
+    if (trainer_advance(trainer, steps, &log, NULL, error) != 0)
+        return -1;
     (void)trainer_state(trainer); /* waits for the device */
-    return monotonic_seconds() - start;
+    return (monotonic_seconds() - start) / steps;
+}
+
+/* As many steps as fit into so many seconds, in whole strides; at least one step. */
+static int steps_within(const struct trainer *trainer, double seconds, double one)
+{
+    int steps = one > 0 && seconds > one ? (int)(seconds / one) : 1, stride = trainer_stride(trainer);
+    return steps > stride ? steps - steps % stride : steps;
+}
+
+/* After a warm-up, in which the device records the steps and their length is estimated. */
+static int measure_steps(struct trainer *trainer, double *times, int repeats, double seconds, struct error *error)
+{
+    double one = 0;
+    for (int i = 0; i < 2 && one >= 0; i++)
+        one = time_steps(trainer, 2, error);
+    for (int i = 0; i < 2 && one >= 0; i++)
+        one = time_steps(trainer, steps_within(trainer, seconds / 4, one), error);
+    int steps = steps_within(trainer, seconds, one);
+    for (int i = 0; i < repeats && one >= 0; i++)
+        one = times[i] = time_steps(trainer, steps, error);
+    return one >= 0 ? 0 : -1;
 }
 
 int bench_step(const struct run_config *config, const struct device_choice *choice, int repeats, double seconds,
@@ -39,13 +61,11 @@ int bench_step(const struct run_config *config, const struct device_choice *choi
     struct trainer *trainer = device ? trainer_open(&endless, device, error) : NULL;
     int result = trainer ? 0 : -1;
     if (trainer) {
-        time_steps(trainer, 2);
-        double one = time_steps(trainer, 2) / 2;
-        int steps = seconds > one ? (int)(seconds / one) : 1;
-        for (int i = 0; i < repeats; i++)
-            times[i] = time_steps(trainer, steps) / steps;
-        *step = spread_of(times, (size_t)repeats);
-        result = device->ops->check(device, error);
+        result = measure_steps(trainer, times, repeats, seconds, error);
+        if (result == 0)
+            *step = spread_of(times, (size_t)repeats);
+        if (result == 0)
+            result = device->ops->check(device, error);
         trainer_close(trainer);
     }
     if (device)

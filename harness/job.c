@@ -119,17 +119,25 @@ static int turn_length(int steps, double seconds, double checkpoint_every)
     return wanted < 1 ? 1 : wanted > 2.0 * steps ? 2 * steps : (int)wanted;
 }
 
+/* The turn from `step` on, shortened to end with a stride of the trainer if it is longer than one. */
+static int whole_strides(int turn, int64_t step, int stride)
+{
+    return turn > stride ? turn - (int)((step + turn) % stride) : turn;
+}
+
 static enum job_end train(struct job *job, struct error *error)
 {
     double saved = monotonic_seconds();
     int turn = 1;
     for (;;) {
         double start = monotonic_seconds();
-        trainer_advance(job->trainer, turn, &job->metrics.log, job->worker->stop);
+        if (trainer_advance(job->trainer, turn, &job->metrics.log, job->worker->stop, error) != 0)
+            return JOB_FAILED;
         struct train_state state = trainer_state(job->trainer);
         double now = monotonic_seconds();
         job->seconds += now - start;
-        turn = turn_length(turn, now - start, job->checkpoint_every);
+        turn = whole_strides(turn_length(turn, now - start, job->checkpoint_every), state.step,
+                             trainer_stride(job->trainer));
         if (job->device->ops->check(job->device, error) != 0)
             return JOB_FAILED;
         if (state.diverged || state.step >= job->config.train.steps)

@@ -1,13 +1,24 @@
-/* The training loop: a batch of the task, forward, backward, optimiser; the state lives on the device and the host
- * reads it only where a row is due. */
+/* The training loop: batches, forward, backward, optimiser, in blocks of steps that the device records; the state
+ * lives on the device and the host reads it only where a row is due. */
 #include "harness/trainer.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/data.h"
+#include "harness/feed.h"
+
+enum {
+    BLOCK_AT_MOST = 50,            /* steps */
+    BLOCK_TOKENS_AT_MOST = 1 << 22 /* of the batches that are made at once */
+};
+
+/* Steps that are recorded together, batches included. */
+struct block {
+    struct trainer *trainer;
+    int steps;
+    struct recording *recording;
+};
 
 struct trainer {
     const struct run_config *config;
@@ -16,9 +27,9 @@ struct trainer {
     struct activations *activations;
     struct train_state *state;         /* device */
     real *moment1, *moment2, *scratch; /* device */
-    int *tokens, *targets;             /* host [B, T] */
     struct optimizer optimizer;
-    struct recording *recording; /* of one step, data excepted */
+    struct feed *feed;
+    struct block block, single; /* single: what is left before a row, or of the steps asked for */
 };
 
 static int seq_len(const struct run_config *config)
@@ -66,6 +77,15 @@ static int open_optimizer(struct trainer *trainer, struct error *error)
     return trainer->scratch ? 0 : -1;
 }
 
+/* A whole number of blocks from row to row, as far as that goes. */
+static int block_length(const struct train_options *options, int64_t tokens)
+{
+    int every = options->log_every > 0 && options->log_every < options->steps ? options->log_every : options->steps;
+    int most = (int)(BLOCK_TOKENS_AT_MOST / tokens);
+    most = most < 1 ? 1 : most > BLOCK_AT_MOST ? BLOCK_AT_MOST : most;
+    return every < 1 ? 1 : every / ((every + most - 1) / most);
+}
+
 static int open_all(struct trainer *trainer, struct error *error)
 {
     int B = trainer->config->train.batch, T = seq_len(trainer->config);
@@ -75,10 +95,15 @@ static int open_all(struct trainer *trainer, struct error *error)
     trainer->activations = activations_open(trainer->model, B, T, true, error);
     if (!trainer->activations || open_optimizer(trainer, error) != 0)
         return -1;
-    trainer->tokens = calloc((size_t)B * T, sizeof *trainer->tokens);
-    trainer->targets = calloc((size_t)B * T, sizeof *trainer->targets);
-    if (!trainer->tokens || !trainer->targets)
-        return error_set(error, "not enough memory for a batch of %d sequences of %d tokens", B, T);
+    struct feed_source source = { trainer->config->task, trainer->config->task_parameters,
+                                  (uint64_t)trainer->config->seed, RNG_STREAM_TRAIN, B };
+    trainer->feed =
+        feed_open(trainer->device, &source, block_length(&trainer->config->train, (int64_t)B * T),
+                  activations_tokens(trainer->activations), activations_targets(trainer->activations), error);
+    if (!trainer->feed)
+        return -1;
+    trainer->block = (struct block){ trainer, feed_ahead(trainer->feed), NULL };
+    trainer->single = (struct block){ trainer, 1, NULL };
     return trainer->device->ops->check(trainer->device, error);
 }
 
@@ -103,12 +128,12 @@ void trainer_close(struct trainer *trainer)
     if (!trainer)
         return;
     void *const on_device[] = { trainer->state, trainer->moment1, trainer->moment2, trainer->scratch };
-    trainer->device->ops->recording_free(trainer->device, trainer->recording);
+    trainer->device->ops->recording_free(trainer->device, trainer->block.recording);
+    trainer->device->ops->recording_free(trainer->device, trainer->single.recording);
     for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++)
         if (on_device[i])
             trainer->device->ops->release(trainer->device, on_device[i]);
-    free(trainer->tokens);
-    free(trainer->targets);
+    feed_close(trainer->feed);
     activations_close(trainer->activations);
     model_close(trainer->model);
     free(trainer);
@@ -128,21 +153,13 @@ struct train_state trainer_state(struct trainer *trainer)
 
 /* ---- training ---- */
 
-static void send_batch(struct trainer *trainer, int64_t step)
+int trainer_stride(const struct trainer *trainer)
 {
-    const struct run_config *config = trainer->config;
-    const struct ops *ops = trainer->device->ops;
-    int B = config->train.batch;
-    size_t bytes = (size_t)B * seq_len(config) * sizeof(int);
-    data_batch(config->task, config->task_parameters, (uint64_t)config->seed, RNG_STREAM_TRAIN, (uint64_t)(step * B), B,
-               trainer->tokens, trainer->targets);
-    ops->upload(trainer->device, activations_tokens(trainer->activations), trainer->tokens, bytes);
-    ops->upload(trainer->device, activations_targets(trainer->activations), trainer->targets, bytes);
+    return trainer->block.steps;
 }
 
-static void issue_step(void *context)
+static void issue_step(struct trainer *trainer)
 {
-    struct trainer *trainer = context;
     struct model *model = trainer->model;
     model_forward(model, trainer->activations);
     model_backward(model, trainer->activations, trainer->state);
@@ -151,25 +168,46 @@ static void issue_step(void *context)
                                          &trainer->optimizer, trainer->scratch);
 }
 
-static bool row_is_due(const struct train_options *options, int64_t step)
+static void issue_block(void *context)
 {
-    return step == options->steps || (options->log_every > 0 && step % options->log_every == 0);
+    const struct block *block = context;
+    struct trainer *trainer = block->trainer;
+    feed_make(trainer->feed, &trainer->state->step, block->steps);
+    for (int i = 0; i < block->steps; i++) {
+        feed_bring(trainer->feed, i);
+        issue_step(trainer);
+    }
 }
 
-void trainer_advance(struct trainer *trainer, int count, struct train_log *log, const volatile int *stop)
+/* Steps from `step` to the next row. */
+static int to_row(const struct train_options *options, int64_t step)
+{
+    int left = options->steps - (int)step;
+    int next = options->log_every > 0 ? options->log_every - (int)(step % options->log_every) : left;
+    return next < left ? next : left;
+}
+
+int trainer_advance(struct trainer *trainer, int count, struct train_log *log, const volatile int *stop,
+                    struct error *error)
 {
     const struct train_options *options = &trainer->config->train;
+    struct device *device = trainer->device;
     struct train_state state = trainer_state(trainer);
-    for (int i = 0; i < count && state.step < options->steps && !state.diverged && !(stop && *stop); i++) {
-        send_batch(trainer, state.step);
-        trainer->device->ops->repeat(trainer->device, &trainer->recording, issue_step, trainer);
-        state.step++; /* unless it has diverged: the device knows, and then does nothing more */
-        if (!row_is_due(options, state.step))
-            continue;
-        state = trainer_state(trainer);
-        if (log && !state.diverged)
+    while (count > 0 && state.step < options->steps && !state.diverged && !(stop && *stop)) {
+        int row = to_row(options, state.step), fits = row < count ? row : count;
+        struct block *block = trainer->block.steps <= fits ? &trainer->block : &trainer->single;
+        feed_prepare(trainer->feed, state.step);
+        device->ops->repeat(device, &block->recording, issue_block, block);
+        state.step += block->steps; /* unless it has diverged: the device knows, and then does nothing more */
+        count -= block->steps;
+        if (block->steps == row)
+            state = trainer_state(trainer);
+        if (device->ops->check(device, error) != 0 || feed_check(trainer->feed, error) != 0)
+            return -1;
+        if (block->steps == row && log && !state.diverged)
             log->row(log, &state);
     }
+    return 0;
 }
 
 /* ---- snapshots: state, weights, moments ---- */

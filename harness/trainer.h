@@ -13,11 +13,16 @@ void trainer_close(struct trainer *trainer);
 struct model *trainer_model(struct trainer *trainer);
 
 /* Trains up to `count` more steps, never past train.steps; stops early once diverged. Every train.log_every
- * steps, and after the last, a row goes to `log`. `stop`, if not NULL, is looked at between steps. */
+ * steps, and after the last, a row goes to `log`. `stop`, if not NULL, is looked at between steps.
+ * Returns -1 with a message if the device failed: what stands there means nothing any more. */
 struct train_log {
     void (*row)(struct train_log *log, const struct train_state *state); /* host copy */
 };
-void trainer_advance(struct trainer *trainer, int count, struct train_log *log, const volatile int *stop);
+int trainer_advance(struct trainer *trainer, int count, struct train_log *log, const volatile int *stop,
+                    struct error *error);
+
+/* How many steps the device does in one go: it is fastest in multiples of them. */
+int trainer_stride(const struct trainer *trainer);
 
 /* A host copy of the state on the device. */
 struct train_state trainer_state(struct trainer *trainer);

@@ -390,7 +390,7 @@ static void training_lowers_the_loss(void **state)
         struct trainer *trainer = trainer_open(&config, device, &error);
         assert_non_null(trainer);
         struct losses losses = { .log.row = take_row };
-        trainer_advance(trainer, 1000, &losses.log, NULL);
+        assert_int_equal(trainer_advance(trainer, 1000, &losses.log, NULL, NULL), 0);
         assert_int_equal(losses.rows, 12);
         assert_int_equal(trainer_state(trainer).step, 120);
         if (!(losses.last < 0.85 * losses.first))
@@ -413,14 +413,14 @@ static char *train(struct run_config *config, int threads, int cut, size_t *size
     char *bytes = malloc(*size);
     assert_non_null(bytes);
     if (cut > 0) {
-        trainer_advance(trainer, cut, NULL, NULL);
+        assert_int_equal(trainer_advance(trainer, cut, NULL, NULL, NULL), 0);
         trainer_snapshot(trainer, bytes);
         trainer_close(trainer);
         trainer = trainer_open(config, device, &error);
         assert_int_equal(trainer_restore(trainer, bytes, *size - 1, &error), -1);
         assert_int_equal(trainer_restore(trainer, bytes, *size, &error), 0);
     }
-    trainer_advance(trainer, config->train.steps, NULL, NULL);
+    assert_int_equal(trainer_advance(trainer, config->train.steps, NULL, NULL, NULL), 0);
     trainer_snapshot(trainer, bytes);
     trainer_close(trainer);
     device->ops->close(device);
@@ -475,7 +475,7 @@ static void divergence_ends_the_training(void **state)
     struct device *device = tiny_device(1);
     struct trainer *trainer = trainer_open(&config, device, &error);
     assert_non_null(trainer);
-    trainer_advance(trainer, 1000, NULL, NULL);
+    assert_int_equal(trainer_advance(trainer, 1000, NULL, NULL, NULL), 0);
     struct train_state after = trainer_state(trainer);
     if (sizeof(real) == sizeof(float))
         assert_true(after.diverged > 1);
@@ -495,7 +495,7 @@ static void a_stop_is_seen_between_steps(void **state)
     struct device *device = tiny_device(1);
     struct trainer *trainer = trainer_open(&config, device, &error);
     assert_non_null(trainer);
-    trainer_advance(trainer, 10, NULL, &stop);
+    assert_int_equal(trainer_advance(trainer, 10, NULL, &stop, NULL), 0);
     assert_int_equal(trainer_state(trainer).step, 0);
     trainer_close(trainer);
     device->ops->close(device);

@@ -6,7 +6,7 @@ enum { THREADS = 256 };
 
 /* What the first kernel tells the second. */
 struct update {
-    float clip, rate, decay, moment2_scale;
+    float clip, rate, decay, moment2_scale; /* decay: lr * weight_decay */
     int skip;
 };
 
@@ -55,7 +55,7 @@ static __device__ void decide(struct train_state *state, struct update *update, 
     update->skip = 0;
     update->clip = optimizer.clip > 0 && norm > optimizer.clip ? (float)(optimizer.clip / norm) : 1.0f;
     update->rate = (float)(rate / (1.0 - pow(optimizer.beta1, steps)));
-    update->decay = (float)(1.0 - rate * optimizer.weight_decay);
+    update->decay = (float)(rate * optimizer.weight_decay);
     update->moment2_scale = (float)(1.0 / (1.0 - pow(optimizer.beta2, steps)));
 }
 
@@ -95,10 +95,11 @@ static __global__ void update_kernel(const struct update *decided, float *parame
     float gradient = gradients[i] * update.clip;
     float first = adam.beta1 * moment1[i] + adam.beta1_rest * gradient;
     float second = adam.beta2 * moment2[i] + adam.beta2_rest * gradient * gradient;
-    float parameter = i < decayed ? parameters[i] * update.decay : parameters[i];
+    float parameter = parameters[i], decay = i < decayed ? update.decay : 0.0f;
     moment1[i] = first;
     moment2[i] = second;
-    parameters[i] = parameter - update.rate * first / (sqrtf(second * update.moment2_scale) + adam.epsilon);
+    parameters[i] =
+        parameter - (update.rate * first / (sqrtf(second * update.moment2_scale) + adam.epsilon) + decay * parameter);
 }
 
 void cuda_optimizer_step(struct device *device, struct train_state *state, real *parameters, const real *gradients,
