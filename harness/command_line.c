@@ -109,5 +109,6 @@ int run_directory(const char *out, const char *name, struct path *folder, struct
     if (!path_name_is_safe(name))
         return error_set(error, "name: '%s' cannot name a folder; use letters, digits, and . _ + - within", name);
     *folder = path_in(out, name);
-    return folder->text[0] ? 0 : error_set(error, "%s: the path is too long", out);
+    return folder->text[0] ? 0
+                           : error_set(error, "--out '%s': %s", out, *out ? "the path is too long" : "name a folder");
 }

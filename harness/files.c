@@ -17,7 +17,7 @@ struct path path_in(const char *folder, const char *name)
 {
     struct path path;
     int length = snprintf(path.text, sizeof path.text, "%s/%s", folder, name);
-    if (length < 0 || (size_t)length >= sizeof path.text)
+    if (!folder[0] || length < 0 || (size_t)length >= sizeof path.text)
         path.text[0] = '\0';
     return path;
 }
@@ -70,17 +70,25 @@ out:
 
 /* ---- writing ---- */
 
+static bool is_replaceable(const char *path)
+{
+    struct stat status;
+    return lstat(path, &status) != 0 || S_ISREG(status.st_mode);
+}
+
 int file_begin(struct file_output *output, const char *path, struct error *error)
 {
     char host[HOST_NAME_MAX + 1] = "host";
     gethostname(host, sizeof host);
     host[HOST_NAME_MAX] = '\0';
-    *output = (struct file_output){ .stream = NULL };
+    *output = (struct file_output){ .in_place = !is_replaceable(path) };
     int named = snprintf(output->path.text, sizeof output->path.text, "%s", path);
     int length =
         snprintf(output->temporary.text, sizeof output->temporary.text, "%s.%s.%ld.tmp", path, host, (long)getpid());
     if (named < 0 || length < 0 || (size_t)length >= sizeof output->temporary.text)
         return error_set(error, "%s: the path is too long", path);
+    if (output->in_place)
+        output->temporary = output->path;
     output->stream = fopen(output->temporary.text, "wb");
     return output->stream ? 0 : error_set(error, "cannot write %s: %s", path, strerror(errno));
 }
@@ -91,7 +99,8 @@ void file_abandon(struct file_output *output)
         return;
     fclose(output->stream);
     output->stream = NULL;
-    unlink(output->temporary.text);
+    if (!output->in_place)
+        unlink(output->temporary.text);
 }
 
 int file_commit(struct file_output *output, struct error *error)
@@ -99,17 +108,18 @@ int file_commit(struct file_output *output, struct error *error)
     FILE *stream = output->stream;
     output->stream = NULL;
     errno = 0;
-    bool written = fflush(stream) == 0 && !ferror(stream) && fsync(fileno(stream)) == 0;
+    bool written = fflush(stream) == 0 && !ferror(stream) && (output->in_place || fsync(fileno(stream)) == 0);
     int reason = errno;
     if (fclose(stream) != 0 && written) {
         written = false;
         reason = errno;
     }
-    if (written && rename(output->temporary.text, output->path.text) == 0)
+    if (written && (output->in_place || rename(output->temporary.text, output->path.text) == 0))
         return 0;
     if (written)
         reason = errno;
-    unlink(output->temporary.text);
+    if (!output->in_place)
+        unlink(output->temporary.text);
     return error_set(error, "cannot write %s: %s", output->path.text, strerror(reason ? reason : EIO));
 }
 

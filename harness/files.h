@@ -12,7 +12,9 @@ struct path {
     char text[4096];
 };
 
-/* `folder/name`, or an empty path if that is too long for the system (which then fails with ENOENT). */
+/* `folder/name`, or an empty path if that is too long for the system or `folder` is empty (which then fails with
+ * ENOENT).
+ */
 struct path path_in(const char *folder, const char *name);
 
 /* A word that is safe as the name of one file or folder: letters, digits, . _ + - and no leading dot. */
@@ -23,9 +25,11 @@ bool file_exists(const char *path);
 /* Reads a whole file, closed with a NUL that `size` (may be NULL) does not count. NULL with a message; caller frees. */
 char *file_read(const char *path, size_t *size, struct error *error);
 
-/* A file in the making: write to `stream`, then commit or abandon. */
+/* A file in the making: write to `stream`, then commit or abandon. What is no plain file (a device, a pipe, a link such
+ * as /dev/stdout) is not replaced but written in place: then `temporary` is the path itself. */
 struct file_output {
     FILE *stream;
+    bool in_place;
     struct path path, temporary;
 };
 int file_begin(struct file_output *output, const char *path, struct error *error);

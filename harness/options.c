@@ -97,8 +97,9 @@ static int parse_int(const struct option *option, const char *text, int *field, 
     }
     errno = 0;
     long value = strtol(text, NULL, 10);
-    if (errno == ERANGE || value < INT_MIN || value > INT_MAX || (double)value < option->min ||
-        (double)value > option->max)
+    if (errno == ERANGE || value < INT_MIN || value > INT_MAX)
+        return refuse(option, text, option->max < INT_MAX ? "is out of range" : "is beyond what 32 bits hold", error);
+    if ((double)value < option->min || (double)value > option->max)
         return refuse(option, text, "is out of range", error);
     *field = (int)value;
     return 0;

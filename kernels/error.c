@@ -5,6 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* One line, whatever the words quoted in it hold. */
+static void make_plain(char *message)
+{
+    for (char *c = message; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == '\x7f')
+            *c = '?';
+}
+
 int error_set(struct error *error, const char *format, ...)
 {
     if (error) {
@@ -12,6 +20,7 @@ int error_set(struct error *error, const char *format, ...)
         va_start(arguments, format);
         vsnprintf(error->message, sizeof error->message, format, arguments);
         va_end(arguments);
+        make_plain(error->message);
     }
     return -1;
 }
@@ -25,6 +34,7 @@ int error_prefix(struct error *error, const char *format, ...)
         va_start(arguments, format);
         vsnprintf(error->message, sizeof error->message, format, arguments);
         va_end(arguments);
+        make_plain(error->message);
         strncat(error->message, ": ", sizeof error->message - strlen(error->message) - 1);
         strncat(error->message, rest, sizeof error->message - strlen(error->message) - 1);
     }

@@ -6,8 +6,8 @@ struct error {
     char message[1024];
 };
 
-/* Fills `error` (which may be NULL) as printf does. Always returns -1, so that a function
- * can end with `return error_set(error, ...)`. */
+/* Fills `error` (which may be NULL) as printf does; a message is one line, so control characters (from a hostile file
+ * or name) become '?'. Always returns -1, so that a function can end with `return error_set(error, ...)`. */
 int error_set(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Puts `prefix: ` before the message already in `error`. Always returns -1. */

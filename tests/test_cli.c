@@ -143,6 +143,8 @@ static void test_bad_experiments_leave_nothing_behind(void **state)
     write_file("bad.yaml", "task: {name: flip_flop, p_ignore: 1.2}\nmodel: {attention: path}\neval: {id: {}}\n");
     expect_bad(RUN("run", "bad.yaml"), "bad.yaml:1:35: p_ignore");
     expect_bad(RUN("run", "bad.yaml", "--dry-run"), "bad.yaml:1:35: p_ignore");
+    write_file("bad.yaml", "\"two\\nlines\": 1\n");
+    expect_bad(RUN("run", "bad.yaml"), "unknown key 'two?lines'");
     expect_bad(RUN("run", "good.yaml", "--set", "train.stesp=1"), "did you mean 'steps'");
     expect_bad(RUN("run", "good.yaml", "--set", "name=../up"), "--set name=../up");
     expect_bad(RUN("run", "good.yaml", "--only", "seed=1"), "seed");
@@ -153,6 +155,7 @@ static void test_an_output_folder_that_cannot_be_written_is_named(void **state)
     (void)state;
     expect_bad(RUN("run", "good.yaml", "--out", "/proc/nowhere"), "/proc/nowhere");
     expect_bad(RUN("run", "good.yaml", "--out", "good.yaml"), "good.yaml");
+    expect_bad(RUN("run", "good.yaml", "--out", ""), "--out");
 }
 
 static void test_folders_that_hold_no_sweep_are_named(void **state)

@@ -140,7 +140,7 @@ static void test_bad_values_are_refused_with_key_value_and_what_is_allowed(void 
         { "count", "0", "count: '0' is out of range; allowed: 1 to 1000000" },
         { "count", "1000001", "is out of range" },
         { "count", "99999999999999999999", "is out of range" },
-        { "any", "2147483648", "is out of range; allowed: any whole number" },
+        { "any", "2147483648", "is beyond what 32 bits hold; allowed: any whole number" },
         { "count", "2e4", "count: '2e4' must be written as a whole number, 20000; allowed: 1 to 1000000" },
         { "count", "20.0", "must be written as a whole number, 20;" },
         { "count", "1.5", "is not a whole number" },

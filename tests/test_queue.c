@@ -28,7 +28,7 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    static const char *const names[] = { "claim", "file", "file.host.99.tmp" };
+    static const char *const names[] = { "claim", "file", "file.host.99.tmp", "target", "link", "pipe" };
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unlink(path_in(folder, names[i]).text);
@@ -81,6 +81,36 @@ static void an_abandoned_or_failed_file_leaves_nothing(void **state)
         assert_non_null(strstr(error.message, strerror(ENOSPC)));
     }
     assert_false(file_exists(path_in(folder, "file").text));
+}
+
+/* A device, a pipe or a link is no file to be replaced: it is written to, and stays what it was. */
+static void what_is_no_plain_file_is_written_in_place(void **state)
+{
+    struct error error;
+    struct path target = path_in(folder, "target"), link = path_in(folder, "link"), pipe = path_in(folder, "pipe");
+    char bytes[8] = "";
+    (void)state;
+    assert_int_equal(file_write(target.text, "old", 3, &error), 0);
+    assert_int_equal(symlink("target", link.text), 0);
+    assert_int_equal(file_write(link.text, "new", 3, &error), 0);
+    char *text = file_read(target.text, NULL, &error);
+    assert_string_equal(text, "new");
+    free(text);
+    assert_int_equal(readlink(link.text, bytes, sizeof bytes), strlen("target"));
+    assert_int_equal(mkfifo(pipe.text, 0600), 0);
+    int reader = open(pipe.text, O_RDONLY | O_NONBLOCK);
+    assert_int_equal(file_write(pipe.text, "through", 7, &error), 0);
+    assert_int_equal(read(reader, bytes, sizeof bytes), 7);
+    close(reader);
+    assert_int_equal(file_write(folder, "x", 1, &error), -1);
+    assert_non_null(strstr(error.message, strerror(EISDIR)));
+}
+
+static void a_path_in_no_folder_is_no_path(void **state)
+{
+    (void)state;
+    assert_string_equal(path_in("folder", "name").text, "folder/name");
+    assert_string_equal(path_in("", "name").text, "");
 }
 
 static void temporary_files_of_the_dead_are_removed(void **state)
@@ -252,6 +282,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_FOLDER(a_file_is_replaced_whole),
         WITH_FOLDER(an_abandoned_or_failed_file_leaves_nothing),
+        WITH_FOLDER(what_is_no_plain_file_is_written_in_place),
+        cmocka_unit_test(a_path_in_no_folder_is_no_path),
         WITH_FOLDER(temporary_files_of_the_dead_are_removed),
         cmocka_unit_test(unsafe_names_are_refused),
         WITH_FOLDER(a_claim_is_exclusive),
