@@ -278,7 +278,7 @@ static double largest_error(const struct attention_problem *p, const struct orac
     double most = 0;
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         double error = relative(rows[n].value, rows[n].expected, p->rows * rows[n].width);
-        if (!(error <= most)) {
+        if (!isnan(most) && !(error <= most)) { /* a NaN stays the largest */
             most = error;
             *worst = rows[n].name;
         }
@@ -296,7 +296,7 @@ double attention_problem_error(const struct attention_problem *p, const char **w
     double *expected_o = gather(NULL, p->rows, HD, HD);
     oracle_attention(&p->shape, &in, expected_o, dout, &expected);
     double error = largest_error(p, &value, &expected, worst), error_o = relative(o, expected_o, p->rows * HD);
-    if (!(error_o <= error)) {
+    if (!isnan(error) && !(error_o <= error)) {
         error = error_o;
         *worst = "o";
     }
