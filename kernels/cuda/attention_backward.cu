@@ -1,0 +1,76 @@
+/* Attention backward, without atomics: first queries (attention_rows.cu), then keys (attention_keys.cu), then path's
+ * preparation. What goes from the first to the second grows with T^2, so queries are taken in slabs of at most
+ * MAX_SLAB blocks, one after the other: memory is linear in T. */
+#include "kernels/cuda/attention.cuh"
+
+static const size_t MAX_SLAB = 16;                /* query blocks */
+static const size_t SLAB_BYTES = (size_t)1 << 31; /* and of no more blocks than fit in this, but at least one */
+
+/* Floats of what one slot (a query block with a key block) keeps. */
+static size_t slot_size(const struct attention_shape *shape)
+{
+    size_t rows = shape->path ? 2 * (size_t)shape->D : shape->weights == ATTENTION_STICK_BREAKING ? 2 : 0;
+    return rows * ATTENTION_BLOCK + (shape->gate ? 4 : 0);
+}
+
+static int choose_slab(const struct attention_shape *shape, int blocks)
+{
+    size_t bytes = (size_t)shape->B * shape->H * blocks * slot_size(shape) * sizeof(float);
+    if (bytes == 0)
+        return blocks;
+    size_t slab = SLAB_BYTES / bytes;
+    slab = slab > MAX_SLAB ? MAX_SLAB : slab < 1 ? 1 : slab;
+    return slab > (size_t)blocks ? blocks : (int)slab;
+}
+
+static float *carve(float *base, size_t *used, size_t count)
+{
+    float *at = base + *used;
+    *used += (count + 63) / 64 * 64;
+    return at;
+}
+
+static size_t carve_scratch(const struct attention_shape *shape, struct attention_call *call, float *scratch)
+{
+    size_t used = 0, D = (size_t)shape->D, heads = (size_t)shape->B * shape->H;
+    size_t kv_blocks = (size_t)shape->B * shape->K * call->blocks;
+    bool stick = shape->weights == ATTENTION_STICK_BREAKING;
+    call->slab = choose_slab(shape, call->blocks);
+    size_t slots = heads * call->slab * call->blocks;
+    size_t chain = shape->path ? slots * ATTENTION_BLOCK * D : stick ? slots * ATTENTION_BLOCK : 0;
+    call->delta = carve(scratch, &used, heads * shape->T);
+    call->chain = carve(scratch, &used, chain);
+    call->dchain = carve(scratch, &used, chain);
+    call->before = carve(scratch, &used, shape->gate ? 4 * slots : 0);
+    call->dkeys = carve(scratch, &used, shape->path ? kv_blocks * ATTENTION_BLOCK * D : 0);
+    call->dproduct = carve(scratch, &used, shape->path ? kv_blocks * D * D : 0);
+    call->diagonal = carve(scratch, &used, shape->path ? heads * call->blocks * path_diagonal_size(shape->D) : 0);
+    return used;
+}
+
+size_t cuda_attention_scratch(const struct device *device, const struct attention_shape *shape, bool backward)
+{
+    (void)device;
+    struct attention_call call = attention_call_make(shape, nullptr, nullptr, nullptr);
+    return backward ? carve_scratch(shape, &call, nullptr) : 0;
+}
+
+void cuda_attention_backward(struct device *device, const struct attention_shape *shape,
+                             const struct attention_inputs *in, const real *o, const real *dout, const real *saved,
+                             const struct attention_gradients *gradients, real *scratch)
+{
+    struct cuda_device *cuda = cuda_enter(device);
+    struct attention_call call = attention_call_make(shape, in, const_cast<float *>(saved), nullptr);
+    call.o = const_cast<float *>(o); /* both only read */
+    call.dout = dout;
+    call.out = *gradients;
+    carve_scratch(shape, &call, scratch);
+    for (call.slab_first = 0; call.slab_first < call.blocks; call.slab_first += call.slab) {
+        int left = call.blocks - call.slab_first;
+        call.slab_blocks = left < call.slab ? left : call.slab;
+        cuda_attention_rows(cuda, &call);
+        cuda_attention_keys(cuda, &call);
+    }
+    if (call.path)
+        cuda_path_prepare_backward(cuda, &call);
+}
