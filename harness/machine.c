@@ -1,11 +1,13 @@
 /* What this machine lets this process use, and the device that a run is trained on. */
 #include "harness/machine.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "kernels/cuda.h"
@@ -46,6 +48,35 @@ size_t machine_memory(void)
     return (size_t)memory;
 }
 
+/* cuda_device_count in a child: a process that has used the driver cannot fork workers that use it. */
+static int probe_cuda(struct error *error)
+{
+    struct {
+        int count;
+        struct error reason;
+    } answer = { 0, { "" } };
+    int channel[2];
+    if (pipe(channel) != 0) {
+        error_set(error, "cannot make a pipe to look for CUDA devices: %s", strerror(errno));
+        return 0;
+    }
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        answer.count = cuda_device_count(&answer.reason);
+        _exit(write(channel[1], &answer, sizeof answer) != (ssize_t)sizeof answer);
+    }
+    close(channel[1]);
+    bool whole = pid > 0 && read(channel[0], &answer, sizeof answer) == (ssize_t)sizeof answer;
+    close(channel[0]);
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    if (whole && answer.count > 0)
+        return answer.count;
+    error_set(error, "%s", whole ? answer.reason.message : "the search for CUDA devices failed: the driver crashed");
+    return 0;
+}
+
 int device_choose(struct device_choice *choice, const char *name, struct error *error)
 {
     struct error reason;
@@ -55,7 +86,7 @@ int device_choose(struct device_choice *choice, const char *name, struct error *
     bool automatic = strcmp(name, "auto") == 0;
     if (!automatic && strcmp(name, "cuda") != 0 && strncmp(name, "cuda:", 5) != 0)
         return error_set(error, "unknown device '%s'; known are auto, cpu, cuda and cuda:N", name);
-    int devices = cuda_device_count(&reason);
+    int devices = probe_cuda(&reason);
     if (devices == 0 && automatic)
         return 0;
     if (devices == 0)

@@ -10,7 +10,8 @@ int machine_cores(void);
 /* Bytes of memory, by what is installed and by control group. */
 size_t machine_memory(void);
 
-/* How to open devices: "cpu", "cuda" (all of them), "cuda:N", or "auto" (CUDA if there is any, else the CPU). */
+/* How to open devices. Choosing leaves the driver unused in this process, so that its children can open devices:
+ * "cpu", "cuda" (all of them), "cuda:N", or "auto" (CUDA if there is any, else the CPU). */
 struct device_choice {
     bool cuda;
     int first, count; /* CUDA devices: the first and how many */

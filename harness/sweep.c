@@ -19,8 +19,9 @@
 #include "harness/worker.h"
 
 enum {
-    KILLED_AT_MOST = 10, /* times that a run is begun again after its worker was killed from outside */
-    GRACE_TENTHS = 25    /* of a second that workers get to write their checkpoints */
+    WORKERS_PER_CARD = 8, /* small runs leave most of a card idle */
+    KILLED_AT_MOST = 10,  /* times that a run is begun again after its worker was killed from outside */
+    GRACE_TENTHS = 25     /* of a second that workers get to write their checkpoints */
 };
 
 struct sweep {
@@ -334,13 +335,13 @@ static bool watch(struct sweep *sweep, const sigset_t *signals)
     return interrupted;
 }
 
-/* How many workers: as asked, else one per core or CUDA device, never more than there are runs. */
+/* How many workers: as asked, else one per core or several per CUDA device, never more than there are runs. */
 static int choose_workers(struct sweep *sweep, int waiting)
 {
     int cores = machine_cores();
     int workers = sweep->options->workers;
     if (workers == 0)
-        workers = sweep->device.cuda ? sweep->device.count : cores;
+        workers = sweep->device.cuda ? WORKERS_PER_CARD * sweep->device.count : cores;
     if (sweep->options->limit > 0 && sweep->options->limit < waiting)
         waiting = sweep->options->limit;
     if (workers > waiting)
