@@ -318,6 +318,28 @@ static int resolve_evals(const struct node *root, const char *twin, struct run_c
     return resolve_eval_set(node_get(eval, twin), twin, true, config, error);
 }
 
+int config_check_path(const struct node *root, const char *path, const struct node *place, struct error *error)
+{
+    static const char prefix[] = "eval.";
+    const struct node *eval = node_get(root, "eval");
+    const char *rest = path + strlen(prefix);
+    if (strncmp(path, prefix, strlen(prefix)) != 0 || !strchr(rest, '.') || !eval || eval->kind != NODE_MAPPING)
+        return 0;
+    char name[OPTION_TEXT_SIZE];
+    const char *names[MOST_EVAL_SETS + 1] = { NULL };
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(rest, "."), rest);
+    if (node_get(eval, name))
+        return 0;
+    for (int i = 0; i < eval->count && i < MOST_EVAL_SETS; i++)
+        names[i] = eval->pairs[i].key->text;
+    const char *near = nearest_name(name, names);
+    if (near)
+        return node_error(place, error, "no evaluation set is named '%s'; did you mean '%s'?", name, near);
+    return node_error(place, error,
+                      "no evaluation set is named '%s'; a new one is set whole: eval.%s, {key: value, ...}", name,
+                      name);
+}
+
 /* ---- the whole ---- */
 
 static const char *const sections[] = { "task",   "model",  "train",      "eval", "sweep",

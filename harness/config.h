@@ -17,6 +17,10 @@ struct key_table {
 int config_read_section(const struct node *section, const char *name, const struct key_table *tables, int count,
                         const char *const *others, struct error *error);
 
+/* Whether a dotted path may be set below `root`: eval.SET.KEY changes a set, and a misspelt one must not become
+ * another. `place` is where the path stands. */
+int config_check_path(const struct node *root, const char *path, const struct node *place, struct error *error);
+
 /* Fills `config` from an experiment's root without sweep; caller frees with run_config_free. Keys that concern the
  * experiment as a whole are checked for their names only. */
 int config_resolve(const struct node *root, struct run_config *config, struct error *error);

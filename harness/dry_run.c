@@ -1,10 +1,9 @@
 /* The plan of an experiment as a table: see dry_run.h. */
 #include "harness/dry_run.h"
 
-#include <inttypes.h>
-
+/* Whole numbers, exact up to 2^53; the largest experiments would not fit into 64 bits. */
 struct cost {
-    int64_t steps, train_tokens, eval_tokens;
+    double steps, train_tokens, eval_tokens;
 };
 
 static int seq_len(const void *task_parameters)
@@ -17,15 +16,14 @@ static struct cost cost_of(const struct run_config *config)
     struct cost cost = { .steps = config->train.steps };
     cost.train_tokens = cost.steps * config->train.batch * seq_len(config->task_parameters);
     for (int i = 0; i < config->eval_count; i++)
-        cost.eval_tokens += (int64_t)config->evals[i].options.sequences * seq_len(config->evals[i].task_parameters);
+        cost.eval_tokens += (double)config->evals[i].options.sequences * seq_len(config->evals[i].task_parameters);
     return cost;
 }
 
 static void print_run(const struct experiment *experiment, int index, const struct cost *cost, FILE *out)
 {
     const struct planned_run *run = &experiment->runs[index];
-    fprintf(out, "%s %9" PRId64 " %14" PRId64 " %14" PRId64 " ", run->id, cost->steps, cost->train_tokens,
-            cost->eval_tokens);
+    fprintf(out, "%s %9.0f %14.0f %14.0f ", run->id, cost->steps, cost->train_tokens, cost->eval_tokens);
     for (int k = 0; k < experiment->swept_count; k++)
         fprintf(out, " %s=%s", experiment->swept_keys[k], run->values[k]);
     fputc('\n', out);
@@ -46,8 +44,8 @@ int dry_run(const struct experiment *experiment, FILE *out, struct error *error)
         total.train_tokens += cost.train_tokens;
         total.eval_tokens += cost.eval_tokens;
     }
-    fprintf(out, "%s: %d runs, %" PRId64 " steps, %" PRId64 " tokens to train on, %" PRId64 " to evaluate%s\n",
-            experiment->name, experiment->run_count, total.steps, total.train_tokens, total.eval_tokens,
+    fprintf(out, "%s: %d runs, %.0f steps, %.0f tokens to train on, %.0f to evaluate%s\n", experiment->name,
+            experiment->run_count, total.steps, total.train_tokens, total.eval_tokens,
             experiment->search.key[0] ? ", at most: the search stops at its first success" : "");
     return 0;
 }

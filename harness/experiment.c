@@ -126,7 +126,7 @@ static int plan_run(struct experiment *experiment, int index, struct error *erro
     run->search_group = plan->searched ? index / climb : -1;
     run->search_rank = index % climb;
     struct run_config config;
-    if (experiment_resolve(experiment, index, &config, error) != 0 || fill_values(experiment, index, run, error) != 0)
+    if (fill_values(experiment, index, run, error) != 0 || experiment_resolve(experiment, index, &config, error) != 0)
         return -1;
     run_config_id(&config, run->id);
     run_config_free(&config);
@@ -161,7 +161,8 @@ static int refuse_duplicates(const struct experiment *experiment, struct error *
         if (strcmp(sorted[i].id, sorted[i + 1].id) == 0) {
             const struct node *root = experiment->source->root, *sweep = node_get(root, "sweep");
             status = node_error(sweep ? sweep : root, error,
-                                "runs %d and %d of the sweep are the same run; remove the repeated value",
+                                "runs %d and %d of the sweep are the same run; remove the repeated value, or the key "
+                                "that decides no result",
                                 sorted[i].run + 1, sorted[i + 1].run + 1);
         }
     free(sorted);
@@ -261,9 +262,27 @@ void experiment_free(struct experiment *experiment)
     free(experiment);
 }
 
+/* A copy without the sections that plan the runs: they can be far larger than the run itself. */
+static struct node *clone_run(const struct node *root)
+{
+    static const char *const plans[] = { "sweep", "select", "search" };
+    struct node *copy = node_new(root->kind, root->source, root->line, root->column, NULL);
+    for (int i = 0; copy && i < root->count; i++) {
+        const struct node_pair *pair = &root->pairs[i];
+        bool is_plan = false;
+        for (size_t k = 0; k < sizeof plans / sizeof *plans; k++)
+            is_plan = is_plan || strcmp(pair->key->text, plans[k]) == 0;
+        if (!is_plan && node_append(copy, node_clone(pair->key), node_clone(pair->item)) != 0) {
+            node_free(copy);
+            return NULL;
+        }
+    }
+    return copy;
+}
+
 int experiment_resolve(const struct experiment *experiment, int index, struct run_config *config, struct error *error)
 {
-    struct node *root = node_clone(experiment->source->root);
+    struct node *root = clone_run(experiment->source->root);
     if (!root)
         return out_of_memory(error);
     int status = plan_apply(&experiment->source->plan, index, root, error);

@@ -57,14 +57,19 @@ static int read_best_over(const struct node *select, char *const *swept, int swe
     return 0;
 }
 
-static int read_report(const struct node *select, struct selection *selection, struct error *error)
+static int read_report(const struct node *select, char *const *swept, int swept_count, struct selection *selection,
+                       struct error *error)
 {
     static const char prefix[] = "median over ";
     const struct node *report = node_get(select, "report");
     const char *text = report && report->kind == NODE_SCALAR ? report->text : "median over seed";
-    if (strncmp(text, prefix, strlen(prefix)) != 0 || !text[strlen(prefix)])
-        return node_error(report, error, "report: '%.60s'; write: median over seed", text);
-    snprintf(selection->report_over, sizeof selection->report_over, "%s", text + strlen(prefix));
+    const char *over = text + strlen(prefix);
+    if ((report && report->kind != NODE_SCALAR) || strncmp(text, prefix, strlen(prefix)) != 0)
+        return node_error(report, error, "report: write it like: median over seed");
+    if (strcmp(over, "seed") != 0 && !is_swept(over, swept, swept_count))
+        return node_error(report, error, "report: '%.60s' is not swept; name a key of sweep, as in: median over seed",
+                          over);
+    snprintf(selection->report_over, sizeof selection->report_over, "%.*s", OPTION_TEXT_SIZE - 1, over);
     for (int i = 0; i < selection->best_over_count; i++)
         if (strcmp(selection->best_over[i], selection->report_over) == 0)
             return node_error(report ? report : select, error,
@@ -90,7 +95,7 @@ static int read_select(const struct node *root, char *const *swept, int swept_co
     if (config_read_metric(root, by, by->text, selection->by_set, sizeof selection->by_set, &metric, error) != 0)
         return -1;
     selection->by_metric = (enum metric)metric;
-    return read_report(select, selection, error);
+    return read_report(select, swept, swept_count, selection, error);
 }
 
 /* ---- search ---- */

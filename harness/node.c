@@ -102,6 +102,12 @@ struct node *node_at(const struct node *root, const char *path)
     }
 }
 
+bool node_path_within(const char *inner, const char *outer)
+{
+    size_t length = strlen(outer);
+    return strncmp(inner, outer, length) == 0 && (inner[length] == '\0' || inner[length] == '.');
+}
+
 /* ---- editing ---- */
 
 /* Turns the scalar `name` into {name: name}, in place. */
@@ -144,12 +150,15 @@ int node_replace(struct node *node, const struct node *value)
 int node_set(struct node *root, const char *path, const struct node *value, struct error *error)
 {
     struct node *node = root;
+    int depth = 0;
     for (const char *at = path;; at++) {
         size_t length = strcspn(at, ".");
+        if (++depth > NODE_PATH_LIMIT)
+            return node_error(value, error, "'%.60s...' has too many dots; write it like train.lr", path);
         if (length == 0)
-            return node_error(value, error, "'%s' is not a dotted key; write it like train.lr", path);
+            return node_error(value, error, "'%.80s' is not a dotted key; write it like train.lr", path);
         if (node->kind == NODE_SEQUENCE)
-            return node_error(value, error, "'%s' leads into a list; name a single key", path);
+            return node_error(value, error, "'%.80s' leads into a list; name a single key", path);
         if (node->kind == NODE_SCALAR && expand_short_form(node) != 0)
             return error_set(error, "out of memory");
         node = descend(node, at, length, value);

@@ -8,6 +8,8 @@
 
 struct node_pair;
 
+enum { NODE_PATH_LIMIT = 16 /* parts of a dotted path */ };
+
 enum node_kind { NODE_SCALAR, NODE_SEQUENCE, NODE_MAPPING };
 
 struct node {
@@ -44,6 +46,9 @@ int node_replace(struct node *node, const struct node *value);
 
 /* The node at a dotted path, or NULL. */
 struct node *node_at(const struct node *root, const char *path);
+
+/* Whether the dotted path `inner` is `outer` or leads below it. */
+bool node_path_within(const char *inner, const char *outer);
 
 /* The tree in flow style on one line, for keeping and comparing; caller frees. NULL if memory is short. */
 char *node_text(const struct node *node);

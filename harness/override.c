@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "harness/config.h"
 #include "harness/yaml.h"
 
 /* [value], in place of the grid's list. */
@@ -32,6 +33,18 @@ static int set_grid(struct node *root, const char *key, const struct node *value
     return status == 0 ? 0 : error_set(error, "out of memory");
 }
 
+/* What the sweep sets later, at or above `key`, would undo the override. */
+static int check_undone(const struct node *keys, const char *key, const struct node *value, struct error *error)
+{
+    for (int i = 0; i < keys->count; i++)
+        if (node_path_within(key, keys->pairs[i].key->text))
+            return node_error(value, error,
+                              "the sweep sets '%.60s' and would undo this; edit the sweep, or use --set "
+                              "'sweep.KEY=[...]'",
+                              keys->pairs[i].key->text);
+    return 0;
+}
+
 static int apply_one(struct node *root, const char *key, const struct node *value, struct error *error)
 {
     static const char grid[] = "sweep.";
@@ -40,13 +53,15 @@ static int apply_one(struct node *root, const char *key, const struct node *valu
     struct node *sweep = node_get(root, "sweep"), *list = node_get(sweep, key);
     if (list)
         return hold_swept(list, value, error);
+    if (sweep && sweep->kind == NODE_MAPPING && check_undone(sweep, key, value, error) != 0)
+        return -1;
     for (int i = 0; sweep && sweep->kind == NODE_SEQUENCE && i < sweep->count; i++)
-        if (node_get(sweep->pairs[i].item, key))
-            return node_error(value, error, "the sweep's points set this key themselves; edit the points");
+        if (check_undone(sweep->pairs[i].item, key, value, error) != 0)
+            return -1;
     const struct node *searched = node_at(root, "search.min_layers.over");
-    if (searched && searched->kind == NODE_SCALAR && strcmp(searched->text, key) == 0)
+    if (searched && searched->kind == NODE_SCALAR && node_path_within(key, searched->text))
         return node_error(value, error, "the search tries values of this key; use --set 'search.min_layers.in=[...]'");
-    return node_set(root, key, value, error);
+    return config_check_path(root, key, value, error) == 0 ? node_set(root, key, value, error) : -1;
 }
 
 int override_apply(struct node *root, const struct override *overrides, int count, struct override_source *sources,

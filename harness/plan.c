@@ -1,8 +1,9 @@
 /* Grids, points and searches as axes: see plan.h. */
 #include "harness/plan.h"
 
-#include <stdlib.h>
 #include <string.h>
+
+#include "harness/config.h"
 
 static int add_axis(struct plan *plan, const char *key, const struct node *values, const struct node *place,
                     struct error *error)
@@ -18,49 +19,70 @@ static int add_axis(struct plan *plan, const char *key, const struct node *value
     return 0;
 }
 
+/* `key` will be set after the first `count` keys of `before`: it must not undo one of them. */
+static int check_order(const struct node *before, int count, const struct node *key, struct error *error)
+{
+    for (int i = 0; i < count; i++)
+        if (node_path_within(before->pairs[i].key->text, key->text))
+            return node_error(key, error, "'%.60s' is set after '%.60s' and would undo it; write it first", key->text,
+                              before->pairs[i].key->text);
+    return 0;
+}
+
 /* Keys of the experiment as a whole cannot differ between its runs. */
-static int check_key(const struct node *key, struct error *error)
+static int check_key(const struct node *root, const struct node *key, struct error *error)
 {
     static const char *const whole[] = {
         "name", "plot", "sweep", "select", "search", "checkpoint", "validation", NULL
     };
-    size_t length = strcspn(key->text, ".");
     for (int i = 0; whole[i]; i++)
-        if (strlen(whole[i]) == length && strncmp(whole[i], key->text, length) == 0)
+        if (node_path_within(key->text, whole[i]))
             return node_error(key, error, "'%.60s' concerns the whole experiment and cannot be swept", key->text);
-    return 0;
+    return config_check_path(root, key->text, key, error);
 }
 
-static int read_points(struct plan *plan, const struct node *sweep, struct error *error)
+static int read_points(struct plan *plan, const struct node *root, const struct node *sweep, struct error *error)
 {
     for (int i = 0; i < sweep->count; i++) {
         const struct node *point = sweep->pairs[i].item;
         if (point->kind != NODE_MAPPING || point->count == 0)
             return node_error(point, error, "a point of the sweep is a mapping {dotted.key: value, ...}");
         for (int k = 0; k < point->count; k++)
-            if (check_key(point->pairs[k].key, error) != 0)
+            if (check_key(root, point->pairs[k].key, error) != 0 ||
+                check_order(point, k, point->pairs[k].key, error) != 0)
                 return -1;
     }
     return add_axis(plan, NULL, sweep, sweep, error);
 }
 
-static int read_sweep(struct plan *plan, const struct node *sweep, struct error *error)
+static int read_sweep(struct plan *plan, const struct node *root, struct error *error)
 {
+    const struct node *sweep = node_get(root, "sweep");
     if (!sweep || (sweep->kind == NODE_SCALAR && !sweep->text[0]))
         return 0;
     if (sweep->kind == NODE_SEQUENCE)
-        return read_points(plan, sweep, error);
+        return read_points(plan, root, sweep, error);
     if (sweep->kind != NODE_MAPPING)
         return node_error(sweep, error, "sweep: a mapping {dotted.key: [values]} or a list of points is expected");
     for (int i = 0; i < sweep->count; i++)
-        if (check_key(sweep->pairs[i].key, error) != 0 ||
+        if (check_key(root, sweep->pairs[i].key, error) != 0 ||
+            check_order(sweep, i, sweep->pairs[i].key, error) != 0 ||
             add_axis(plan, sweep->pairs[i].key->text, sweep->pairs[i].item, sweep, error) != 0)
             return -1;
     return 0;
 }
 
-static int read_search(struct plan *plan, const struct node *search, struct error *error)
+/* The searched key is set last of all. */
+static int check_searched(const struct node *keys, const struct node *over, struct error *error)
 {
+    if (node_get(keys, over->text))
+        return node_error(over, error, "'%.60s' is swept as well; search or sweep it, not both", over->text);
+    return check_order(keys, keys->count, over, error);
+}
+
+static int read_search(struct plan *plan, const struct node *root, struct error *error)
+{
+    const struct node *search = node_get(root, "search"), *sweep = node_get(root, "sweep");
     const struct node *layers = node_get(search, "min_layers");
     if (!search)
         return 0;
@@ -69,12 +91,13 @@ static int read_search(struct plan *plan, const struct node *search, struct erro
         return node_error(search, error,
                           "search: expected {min_layers: {over: model.layers, in: [1, 2], until: "
                           "\"id.accuracy > 0.9\"}}");
-    const char *keys[MOST_AXES];
-    int count = plan_keys(plan, keys, MOST_AXES);
-    for (int i = 0; i < count; i++)
-        if (strcmp(keys[i], over->text) == 0)
-            return node_error(over, error, "'%.60s' is swept as well; search or sweep it, not both", over->text);
-    if (check_key(over, error) != 0 || add_axis(plan, over->text, in, search, error) != 0)
+    bool points = sweep && sweep->kind == NODE_SEQUENCE;
+    for (int i = 0; points && i < sweep->count; i++)
+        if (check_searched(sweep->pairs[i].item, over, error) != 0)
+            return -1;
+    if (sweep && sweep->kind == NODE_MAPPING && check_searched(sweep, over, error) != 0)
+        return -1;
+    if (check_key(root, over, error) != 0 || add_axis(plan, over->text, in, search, error) != 0)
         return -1;
     plan->searched = true;
     return 0;
@@ -83,9 +106,7 @@ static int read_search(struct plan *plan, const struct node *search, struct erro
 int plan_read(struct plan *plan, const struct node *root, struct error *error)
 {
     *plan = (struct plan){ .runs = 1 };
-    if (read_sweep(plan, node_get(root, "sweep"), error) != 0)
-        return -1;
-    return read_search(plan, node_get(root, "search"), error);
+    return read_sweep(plan, root, error) == 0 ? read_search(plan, root, error) : -1;
 }
 
 int plan_position(const struct plan *plan, int axis, int run)

@@ -103,10 +103,10 @@ int run_config_load(const char *path, const struct override *overrides, int over
     struct override_source *sources = calloc((size_t)override_count + 1, sizeof *sources);
     int status =
         sources ? override_apply(root, overrides, override_count, sources, error) : error_set(error, "out of memory");
-    if (status == 0 && node_get(root, "sweep"))
-        status = node_error(node_get(root, "sweep"), error,
-                            "one run is expected here, not a sweep; name the "
-                            "config.yaml of a run, or set the swept keys with --set");
+    const struct node *several = node_get(root, "sweep") ? node_get(root, "sweep") : node_get(root, "search");
+    if (status == 0 && several)
+        status = node_error(several, error,
+                            "one run is expected here, not a sweep or a search; name the config.yaml of a run");
     if (status == 0)
         status = config_resolve(root, config, error);
     free(sources);

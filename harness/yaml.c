@@ -11,6 +11,7 @@ enum {
     DEPTH_LIMIT = 32,
     NODE_LIMIT = 200000,  /* in one document, copies made by aliases included */
     SIZE_LIMIT = 8 << 20, /* bytes of a file */
+    KEY_LIMIT = 4096,     /* in one mapping: each is compared with those before it */
     ANCHOR_LIMIT = 1000
 };
 
@@ -123,6 +124,8 @@ static int check_key(struct reader *reader, const struct node *mapping, const st
         return node_error(key, reader->error, "a key must be a plain word");
     if (strcmp(key->text, "<<") == 0)
         return node_error(key, reader->error, "merge keys (<<) are not supported; write the keys out");
+    if (mapping->count == KEY_LIMIT)
+        return node_error(key, reader->error, "more than %d keys in one mapping; no section has so many", KEY_LIMIT);
     for (int i = 0; i < mapping->count; i++)
         if (strcmp(mapping->pairs[i].key->text, key->text) == 0)
             return node_error(key, reader->error, "'%.100s' is given twice, first in line %d; remove one", key->text,
