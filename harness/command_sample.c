@@ -83,46 +83,43 @@ static int print_samples(const struct sample_source *source, int first, int coun
 
 /* ---- what to sample ---- */
 
-/* The same overrides with keys of the task: seq_len becomes task.seq_len. */
-static struct override *task_overrides(const struct override *overrides, int count)
+/* The experiment around a task by itself, which only serves to be resolved; `name` must outlive it. */
+static struct node *wrap_task(const char *name, struct error *error)
 {
-    struct override *own = calloc((size_t)count + 1, sizeof *own);
-    for (int i = 0; own && i < count; i++) {
-        char *key = NULL;
-        const char *prefix = strncmp(overrides[i].key, "task.", 5) == 0 ? "" : "task.";
-        own[i] =
-            (struct override){ asprintf(&key, "%s%s", prefix, overrides[i].key) < 0 ? NULL : key, overrides[i].value };
-    }
-    return own;
+    char text[256];
+    snprintf(text, sizeof text, "{task: {}, model: {attention: %s}, eval: {sample: {}}}", attention_list[0]->name);
+    struct node *root = yaml_read_text(text, "sample", error);
+    struct node *value = root ? node_new(NODE_SCALAR, "sample", 0, 0, name) : NULL;
+    int status = root && !value ? error_set(error, "out of memory") : 0;
+    if (value)
+        status = node_set(root, "task.name", value, error);
+    node_free(value);
+    if (status == 0)
+        return root;
+    node_free(root);
+    return NULL;
 }
 
-static void free_task_overrides(struct override *own, int count)
-{
-    for (int i = 0; own && i < count; i++)
-        free((char *)own[i].key);
-    free(own);
-}
-
-/* The configuration of a task by itself: an experiment around it that only serves to be resolved. */
+/* The configuration of a task by itself; the overrides are of its keys: seq_len, or task.seq_len. */
 static int resolve_task_alone(const char *name, const struct override *overrides, int count, struct run_config *config,
                               struct error *error)
 {
-    char text[256];
-    snprintf(text, sizeof text, "{task: {name: '%.60s'}, model: {attention: %s}, eval: {sample: {}}}", name,
-             attention_list[0]->name);
-    struct node *root = yaml_read_text(text, "sample", error);
-    struct override *own = task_overrides(overrides, count);
+    static const char prefix[] = "task.";
+    struct node *root = wrap_task(name, error);
+    struct override *own = calloc((size_t)count + 1, sizeof *own);
     struct override_source *sources = calloc((size_t)count + 1, sizeof *sources);
-    int status = root ? 0 : -1;
-    if (status == 0 && (!own || !sources))
-        status = error_set(error, "out of memory");
+    int status = !root ? -1 : own && sources ? 0 : error_set(error, "out of memory");
+    for (int i = 0; own && i < count; i++) {
+        bool is_long = strncmp(overrides[i].key, prefix, strlen(prefix)) == 0;
+        own[i] = (struct override){ overrides[i].key + (is_long ? strlen(prefix) : 0), overrides[i].value };
+    }
     if (status == 0)
-        status = override_apply(root, own, count, sources, error);
+        status = override_apply(node_get(root, "task"), own, count, sources, error);
     if (status == 0)
         status = config_resolve(root, config, error);
     node_free(root);
     free(sources);
-    free_task_overrides(own, count);
+    free(own);
     return status;
 }
 

@@ -51,6 +51,16 @@ static int unknown(const char *name)
     return 2;
 }
 
+/* help COMMAND is COMMAND --help. */
+static int help_of(char *name)
+{
+    char flag[] = "--help", *words[] = { name, flag, NULL };
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return commands[i].run(2, words);
+    return unknown(name);
+}
+
 /* What was written to standard output must have arrived: a full disk is an error like any other. */
 static int finish(int status)
 {
@@ -66,6 +76,8 @@ int main(int argc, char **argv)
         help(stderr);
         return 2;
     }
+    if (strcmp(argv[1], "help") == 0 && argc == 3)
+        return finish(help_of(argv[2]));
     if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
         return finish(help(stdout));
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {

@@ -7,6 +7,8 @@
 
 #include "harness/options.h"
 
+enum { MOST_KEYS = 64 /* of a section, for help */ };
+
 static const char *const schedules[] = { "constant", "cosine", "linear", NULL };
 static const char *const decays[] = { "matrices", "all", NULL };
 static const char *const precisions[] = { "fp32", "tf32", "bf16", NULL };
@@ -88,12 +90,18 @@ const struct option checkpoint_keys[] = {
     OPTION_END,
 };
 
+/* Both tables as one, so that their columns align. */
 static void print_section(FILE *out, const char *title, const struct option *first, const struct option *second)
 {
+    struct option both[MOST_KEYS + 1];
+    int count = 0;
+    for (; first->name && count < MOST_KEYS; first++)
+        both[count++] = *first;
+    for (; second && second->name && count < MOST_KEYS; second++)
+        both[count++] = *second;
+    both[count] = (struct option)OPTION_END;
     fprintf(out, "%s\n", title);
-    option_help(first, out);
-    if (second)
-        option_help(second, out);
+    option_help(both, out);
     fputc('\n', out);
 }
 
