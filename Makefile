@@ -4,6 +4,7 @@
 #   make build    build/statelab                                make clean   remove build/
 #   make demo     experiments/quickstart.yaml, CSV and a plot   make test    all tests; SANITIZE=1 for ASan and UBSan
 #   make bundle   bundle/: runs without installing anything     make test-cuda   tests that need a GPU
+#   make torture  a sweep killed 50 times                       make test-slurm  sweeps on a real Slurm, set up for it
 #
 # Variables: BUILD=build (output folder), SANITIZE=1, MARCH=x86-64-v3 (native, x86-64, ... for the CPU code), CC,
 # CUDA=0 (leave the GPU out; it is built where nvcc is found), CUDA_ARCH="80 86 89 90", NVCC.
@@ -60,7 +61,7 @@ objects = $(patsubst %.c,$(BUILD)/$(1)/%.o,$(2))
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TESTS)) \
 	$(patsubst tests/%.c,$(BUILD)/tests/%_double,$(DOUBLE_TESTS))
 
-.PHONY: all build deps deps-test deps-lint demo test test-cuda bundle lint format clean
+.PHONY: all build deps deps-test deps-lint demo test test-cuda test-slurm torture bundle lint format clean
 all: build
 build: deps
 	@$(MAKE) --no-print-directory $(BUILD)/statelab
@@ -157,6 +158,11 @@ CUDA_PROGRAMS := $(patsubst tests/%,$(BUILD)/cuda/%,$(basename $(CUDA_TESTS)))
 test-cuda: deps-test
 	@$(MAKE) --no-print-directory $(BUILD)/statelab $(CUDA_PROGRAMS)
 	@sh tests/cuda.sh $(BUILD)/cuda
+
+torture: build
+	bash tests/torture.sh $(BUILD)/statelab 50
+test-slurm: build
+	bash tests/slurm.sh $(BUILD)/statelab
 
 # ---- bundle ----
 

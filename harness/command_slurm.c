@@ -20,16 +20,18 @@ static void quote(FILE *script, const char *text)
     fputc('\'', script);
 }
 
-/* #SBATCH lines: each word of `options` on a line of its own. */
-static void write_options(FILE *script, const char *options)
+/* What can stand in a line of the script: sbatch reads these lines itself, and `%`, quotes and backslashes have a
+ * meaning to it in the name of a log. */
+static int check_lines(const char *folder, const char *options, struct error *error)
 {
-    while (*options) {
-        size_t length = strcspn(options, " \t\n");
-        if (length > 0)
-            fprintf(script, "#SBATCH %.*s\n", (int)length, options);
-        options += length;
-        options += strspn(options, " \t\n");
-    }
+    if (strpbrk(folder, "\n\r\"\\%"))
+        return error_set(error, "%s: sbatch cannot write logs to a folder of that name; choose another with --out",
+                         folder);
+    if (strpbrk(options, "\n\r"))
+        return error_set(error, "--sbatch: the options have to stand on one line");
+    if (options[0] && options[strspn(options, " \t")] != '-')
+        return error_set(error, "--sbatch '%s': write options as for sbatch, \"--gres=gpu:1 --time=1:00:00\"", options);
+    return 0;
 }
 
 /* The script, with absolute paths: Slurm runs a copy of it somewhere else. */
@@ -45,8 +47,10 @@ static int write_script(const char *path, const char *name, const char *folder, 
     FILE *script = output.stream;
     fprintf(script, "#!/bin/sh\n# The workers of %s: each takes runs from the folder until none is left.\n", name);
     fprintf(script, "#SBATCH --job-name=%s\n#SBATCH --array=1-%d\n", name, tasks);
-    fprintf(script, "#SBATCH --output=%s/slurm-%%A-%%a.log\n#SBATCH --signal=B:TERM@30\n#SBATCH --requeue\n", folder);
-    write_options(script, options);
+    fprintf(script, "#SBATCH --output=\"%s/slurm-%%A-%%a.log\"\n#SBATCH --signal=B:TERM@30\n#SBATCH --requeue\n",
+            folder);
+    if (options[0])
+        fprintf(script, "#SBATCH %s\n", options);
     fputs("exec ", script);
     quote(script, program.text);
     fputs(" worker ", script);
@@ -85,7 +89,9 @@ static int prepare(const struct experiment *experiment, const char *out, int tas
     if (!absolute)
         return error_set(error, "%s: %s", folder.text, strerror(errno));
     struct path script = path_in(absolute, "workers.sbatch");
-    int result = write_script(script.text, experiment->name, absolute, tasks, options, error);
+    int result = check_lines(absolute, options, error);
+    if (result == 0)
+        result = write_script(script.text, experiment->name, absolute, tasks, options, error);
     free(absolute);
     if (result != 0)
         return -1;
