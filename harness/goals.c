@@ -25,9 +25,12 @@ static int check_keys(const struct node *section, const char *name, const char *
 
 /* ---- select ---- */
 
-static int add_best_over(const struct node *key, char *const *swept, int swept_count, struct selection *selection,
-                         struct error *error)
+/* `searched`: the key that the search climbs, or NULL. The climb ends at a success: there is no best to choose. */
+static int add_best_over(const struct node *key, const struct node *searched, char *const *swept, int swept_count,
+                         struct selection *selection, struct error *error)
 {
+    if (key->kind == NODE_SCALAR && searched && strcmp(key->text, searched->text) == 0)
+        return node_error(key, error, "best_over: '%.60s' is searched; name keys of sweep", key->text);
     if (key->kind != NODE_SCALAR || !is_swept(key->text, swept, swept_count))
         return node_error(key, error, "best_over: '%.60s' is not swept; name keys of sweep",
                           key->kind == NODE_SCALAR ? key->text : "...");
@@ -38,10 +41,11 @@ static int add_best_over(const struct node *key, char *const *swept, int swept_c
     return 0;
 }
 
-static int read_best_over(const struct node *select, char *const *swept, int swept_count, struct selection *selection,
+static int read_best_over(const struct node *root, char *const *swept, int swept_count, struct selection *selection,
                           struct error *error)
 {
-    const struct node *keys = node_get(select, "best_over");
+    const struct node *select = node_get(root, "select"), *keys = node_get(select, "best_over");
+    const struct node *searched = node_at(root, "search.min_layers.over");
     if (!keys || keys->kind == NODE_MAPPING)
         return node_error(keys ? keys : select, error, "select: best_over is missing; write best_over: [train.lr]");
     int count = keys->kind == NODE_SEQUENCE ? keys->count : 1;
@@ -49,8 +53,8 @@ static int read_best_over(const struct node *select, char *const *swept, int swe
     if (!selection->best_over)
         return error_set(error, "out of memory");
     for (int i = 0; i < count; i++)
-        if (add_best_over(keys->kind == NODE_SEQUENCE ? keys->pairs[i].item : keys, swept, swept_count, selection,
-                          error))
+        if (add_best_over(keys->kind == NODE_SEQUENCE ? keys->pairs[i].item : keys, searched, swept, swept_count,
+                          selection, error))
             return -1;
     if (count == 0)
         return node_error(keys, error, "best_over: name at least one swept key");
@@ -87,7 +91,7 @@ static int read_select(const struct node *root, char *const *swept, int swept_co
     if (!select)
         return 0;
     if (check_keys(select, "select", known, error) != 0 ||
-        read_best_over(select, swept, swept_count, selection, error) != 0)
+        read_best_over(root, swept, swept_count, selection, error) != 0)
         return -1;
     if (!by || by->kind != NODE_SCALAR)
         return node_error(by ? by : select, error, "select: by is missing; write by: SET.METRIC, like id.error");

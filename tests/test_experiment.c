@@ -158,6 +158,15 @@ static void test_what_a_report_pools_is_swept(void **state)
     assert_refused(NULL, 0, ":5:55:", "cannot be pooled");
 }
 
+static void test_a_searched_key_is_not_selected_as_well(void **state)
+{
+    (void)state;
+    write_file(WHOLE "sweep: {train.lr: [1, 2]}\nselect: {best_over: [train.lr, model.layers], by: id.error}\n" CLIMB);
+    assert_refused(NULL, 0, ":5:32:", "is searched");
+    write_file(WHOLE "sweep: {train.lr: [1, 2]}\nselect: {best_over: [train.lr], by: id.error}\n" CLIMB);
+    experiment_free(load_good(NULL, 0));
+}
+
 static void test_a_search_is_not_one_run(void **state)
 {
     (void)state;
@@ -266,6 +275,7 @@ int main(void)
         cmocka_unit_test(test_an_override_that_the_sweep_would_undo_is_refused),
         cmocka_unit_test(test_a_misspelt_evaluation_set_does_not_become_another),
         cmocka_unit_test(test_what_a_report_pools_is_swept),
+        cmocka_unit_test(test_a_searched_key_is_not_selected_as_well),
         cmocka_unit_test(test_a_search_is_not_one_run),
         cmocka_unit_test(test_keys_of_any_length_are_answered),
         cmocka_unit_test(test_points_may_differ_in_more_keys_than_a_grid_has),
