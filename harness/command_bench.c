@@ -1,4 +1,5 @@
 /* statelab bench step|attention: how fast, and with how much memory. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,12 @@ static int resolve(const struct experiment *experiment, const char *attention, s
     return error_set(error, "no run of %s has the attention '%s'", experiment->name, attention);
 }
 
+/* To a tenth of a microsecond: what is finer is noise. */
+static void write_milliseconds(struct csv_writer *writer, double seconds)
+{
+    csv_rounded(writer, round(seconds * 1e7) / 1e4);
+}
+
 static void measure_step(const struct measuring *measuring, const struct run_config *config, struct csv_writer *writer)
 {
     struct spread step;
@@ -65,9 +72,9 @@ static void measure_step(const struct measuring *measuring, const struct run_con
     csv_integer(writer, config->train.batch);
     csv_integer(writer, base->seq_len);
     csv_integer(writer, measuring->device.threads);
-    csv_rounded(writer, 1000 * step.median);
-    csv_rounded(writer, 1000 * step.min);
-    csv_rounded(writer, 1000 * step.max);
+    write_milliseconds(writer, step.median);
+    write_milliseconds(writer, step.min);
+    write_milliseconds(writer, step.max);
     csv_integer(writer, (int64_t)(tokens / step.median));
     csv_end_row(writer);
 }
@@ -110,12 +117,12 @@ static void measure_attention(struct measuring *measuring, struct bench_attentio
     csv_integer(writer, bench->B);
     csv_integer(writer, bench->H);
     csv_integer(writer, bench->D);
-    csv_rounded(writer, 1000 * bench->forward.median);
-    csv_rounded(writer, 1000 * bench->forward.min);
-    csv_rounded(writer, 1000 * bench->forward.max);
-    csv_rounded(writer, 1000 * bench->backward.median);
-    csv_rounded(writer, 1000 * bench->backward.min);
-    csv_rounded(writer, 1000 * bench->backward.max);
+    write_milliseconds(writer, bench->forward.median);
+    write_milliseconds(writer, bench->forward.min);
+    write_milliseconds(writer, bench->forward.max);
+    write_milliseconds(writer, bench->backward.median);
+    write_milliseconds(writer, bench->backward.min);
+    write_milliseconds(writer, bench->backward.max);
     csv_integer(writer, (int64_t)(bench->peak_bytes / (1 << 20)));
     csv_end_row(writer);
 }
