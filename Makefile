@@ -49,7 +49,7 @@ CUDA_ROOT := $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^\#\$$ TO
 CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/float/%.cu.o,$(sort $(wildcard kernels/cuda/*.cu)) tasks/cuda.cu)
 CUDA_LIBRARIES := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt -lpthread
 # Machine code for each architecture, and PTX of the last for later cards.
-NVCCFLAGS += -std=c++20 -O3 -I. -I$(BUILD) -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics \
+NVCCFLAGS += $(if $(shell $(NVCC) --help | grep compress-mode),--compress-mode=size) -std=c++20 -O3 -I. -I$(BUILD) -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics \
 	$(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch)$(,)code=sm_$(arch)) \
 	-gencode arch=compute_$(lastword $(CUDA_ARCH))$(,)code=compute_$(lastword $(CUDA_ARCH))
 CUDA_DEFINE := -DSTATELAB_CUDA
