@@ -19,7 +19,7 @@
 #include "harness/worker.h"
 
 enum {
-    WORKERS_PER_CARD = 8, /* small runs leave most of a card idle */
+    WORKERS_PER_CARD = 8, /* they take turns: one trains while others start, count or write */
     KILLED_AT_MOST = 10,  /* times that a run is begun again after its worker was killed from outside */
     GRACE_TENTHS = 25     /* of a second that workers get to write their checkpoints */
 };

@@ -123,12 +123,12 @@ static struct curve curve_of(const struct run_config *config, struct device *dev
     return curve;
 }
 
-/* Four digits; of a loss below 0.1, the digits that 0.1 would have. */
+/* To four digits. */
 static bool same_curve(const struct curve *cuda, const struct curve *cpu, const char *task, const char *attention)
 {
     double worst = 0;
     for (int row = 0; row < ROWS; row++) {
-        double difference = fabs(cuda->losses[row] - cpu->losses[row]) / fmax(cpu->losses[row], 0.1);
+        double difference = fabs(cuda->losses[row] - cpu->losses[row]) / cpu->losses[row];
         worst = difference > worst || isnan(difference) ? difference : worst;
     }
     print_message("%s, %s: losses differ by %.1e, from %g to %g\n", task, attention, worst, cpu->losses[0],
