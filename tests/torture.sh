@@ -1,11 +1,12 @@
 #!/bin/bash
 # Kills the workers of a sweep, and the sweep itself, at random moments; the results must be those of an undisturbed
-# sweep, byte for byte but for the timing columns: torture.sh STATELAB KILLS
+# sweep, byte for byte but for the timing columns, and none may be made twice: torture.sh STATELAB KILLS
 set -u
 statelab=$1
 kills=${2:-12}
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+watcher=
+trap '[ -z "$watcher" ] || kill $watcher; rm -rf "$folder"' EXIT
 RANDOM=${SEED:-1}
 
 cat >"$folder/torture.yaml" <<'YAML'
@@ -36,6 +37,19 @@ untimed() {
 "$statelab" run "$folder/torture.yaml" --device cpu --workers 2 --out "$folder/calm" 2>"$folder/calm.log" ||
     fail "the undisturbed sweep: $(tail -3 "$folder/calm.log")"
 
+# Holds on to every result as it appears: one that is made a second time is another file of the same name.
+mkdir "$folder/kept"
+watch_results() {
+    while sleep 0.03; do
+        for result in "$folder"/wild/torture/*/result.csv; do
+            run=$(basename "${result%/result.csv}")
+            [ -e "$folder/kept/$run" ] || ln "$result" "$folder/kept/$run" 2>/dev/null
+        done
+    done
+}
+watch_results &
+watcher=$!
+
 start() {
     "$statelab" run "$folder/torture.yaml" --device cpu --workers 4 --out "$folder/wild" 2>>"$folder/wild.log" &
     parent=$!
@@ -46,7 +60,10 @@ for ((i = 0; i < kills; i++)); do
     if ! kill -0 "$parent" 2>/dev/null; then
         # All done before all the kills: begin again with a new half of the runs.
         wait "$parent"
-        for run in $(ls -d "$folder"/wild/torture/*/ | head -12); do rm -r "$run"; done
+        for run in $(ls -d "$folder"/wild/torture/*/ | head -12); do
+            rm -r "$run"
+            rm -f "$folder/kept/$(basename "$run")"
+        done
         start
         continue
     fi
@@ -63,6 +80,12 @@ wait "$parent"
 "$statelab" run "$folder/torture.yaml" --device cpu --workers 4 --out "$folder/wild" 2>>"$folder/wild.log" ||
     fail "the tortured sweep: $(tail -3 "$folder/wild.log")"
 
+sleep 0.2
+[ "$(find "$folder/kept" -type f | wc -l)" = 24 ] || fail "not every result was seen to appear"
+for result in "$folder"/wild/torture/*/result.csv; do
+    run=$(basename "${result%/result.csv}")
+    [ "$result" -ef "$folder/kept/$run" ] || fail "run $run was trained to the end twice"
+done
 diff <(untimed "$folder/calm/torture/results.csv") <(untimed "$folder/wild/torture/results.csv") >"$folder/difference" ||
     fail "results differ: $(head -5 "$folder/difference")"
 diff "$folder/calm/torture/summary.csv" "$folder/wild/torture/summary.csv" >/dev/null || fail "summaries differ"
