@@ -6,6 +6,7 @@
 #include "harness/bench.h"
 #include "harness/command_line.h"
 #include "harness/commands.h"
+#include "harness/shipped.h"
 #include "harness/table.h"
 
 struct bench_flags {
@@ -26,17 +27,17 @@ struct measuring {
 
 /* ---- step ---- */
 
-/* FILE, or the experiment of that name in experiments/. */
+/* FILE, or the experiment of that name among those that come with the program. */
 static struct path find_experiment(const char *name)
 {
-    struct path path = path_in(".", name);
+    struct path path = { "" };
     char file[OPTION_TEXT_SIZE + 8];
-    if (name[0] == '/' || file_exists(name))
-        snprintf(path.text, sizeof path.text, "%s", name);
+    snprintf(path.text, sizeof path.text, "%s", name);
     snprintf(file, sizeof file, "%.60s.yaml", name);
-    if (!file_exists(path.text) && file_exists(path_in("experiments", file).text))
-        path = path_in("experiments", file);
-    return path;
+    if (file_exists(name))
+        return path;
+    struct path folder = shipped_folder("experiments", NULL, file);
+    return folder.text[0] ? path_in(folder.text, file) : path;
 }
 
 /* The first run with that attention; with NULL, the first run. */

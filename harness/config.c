@@ -292,8 +292,8 @@ static int check_eval_section(const struct node *eval, struct error *error)
     for (int i = 0; i < eval->count; i++)
         if (!is_plain_name(eval->pairs[i].key->text) || strlen(eval->pairs[i].key->text) >= OPTION_TEXT_SIZE)
             return node_error(eval->pairs[i].key, error,
-                              "'%.80s' is no name for an evaluation set; use letters, digits, - "
-                              "and _",
+                              "'%.80s' is no name for an evaluation set; use at most 63 letters, "
+                              "digits, - and _",
                               eval->pairs[i].key->text);
     return 0;
 }

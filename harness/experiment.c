@@ -11,6 +11,7 @@
 #include "harness/override.h"
 #include "harness/plan.h"
 #include "harness/schema.h"
+#include "harness/shipped.h"
 #include "harness/yaml.h"
 
 struct experiment_source {
@@ -54,6 +55,19 @@ static int check_name(const struct node *root, const char *key, const char *text
     return node_error(node_get(root, key), error, "%s: '%.60s' may hold letters, digits, - and _ only", key, text);
 }
 
+/* A plot that does not exist would be found out after the training; where no scripts are at hand, there is no telling.
+ */
+static int check_plot(const struct node *root, const char *plot, struct error *error)
+{
+    char file[OPTION_TEXT_SIZE + 8];
+    snprintf(file, sizeof file, "%s.gp", plot);
+    if (check_name(root, "plot", plot, error) != 0)
+        return -1;
+    if (shipped_plots(file).text[0] || !shipped_plots("style.gp").text[0])
+        return 0;
+    return node_error(node_get(root, "plot"), error, "plot: there is no script plots/%s", file);
+}
+
 static int read_own_keys(struct experiment *experiment, const struct node *root, struct error *error)
 {
     struct experiment_options own;
@@ -68,7 +82,7 @@ static int read_own_keys(struct experiment *experiment, const struct node *root,
     option_defaults(checkpoint_keys, &checkpoint);
     if (config_read_section(root, "the experiment", tables, 2, sections, error) != 0 ||
         config_read_section(node_get(root, "checkpoint"), "checkpoint", &checkpoint_table, 1, NULL, error) != 0 ||
-        check_name(root, "name", own.name, error) != 0 || (own.plot[0] && check_name(root, "plot", own.plot, error)))
+        check_name(root, "name", own.name, error) != 0 || (own.plot[0] && check_plot(root, own.plot, error) != 0))
         return -1;
     snprintf(experiment->name, sizeof experiment->name, "%s", own.name);
     snprintf(experiment->plot, sizeof experiment->plot, "%s", own.plot);

@@ -2,30 +2,16 @@
 #include "harness/plot.h"
 
 #include <errno.h>
-#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "harness/shipped.h"
+
 const char *const plot_formats[] = { "png", "svg", "pdf", NULL };
 
 enum { NO_GNUPLOT = 127 };
-
-/* The folder of scripts that has `name`; an empty path if there is none. */
-static struct path find_scripts(const char *name)
-{
-    char program[sizeof(struct path)] = "";
-    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
-        program[0] = '\0';
-    const char *near = dirname(program), *set = getenv("STATELAB_PLOTS");
-    struct path candidates[] = { path_in(set ? set : ".", set ? "." : "plots"), path_in(near, "../plots"),
-                                 path_in(near, "../../plots"), path_in(near, "plots"), path_in("plots", ".") };
-    for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++)
-        if (file_exists(path_in(candidates[i].text, name).text))
-            return candidates[i];
-    return (struct path){ "" };
-}
 
 /* NAME='value'; as gnuplot reads it. */
 static void define(FILE *stream, const char *name, const char *value)
@@ -60,7 +46,7 @@ int plot_draw(const char *folder, const char *name, const char *format, const ch
 {
     char file[128];
     snprintf(file, sizeof file, "%.100s.gp", name);
-    struct path scripts = path_name_is_safe(name) ? find_scripts(file) : (struct path){ "" };
+    struct path scripts = path_name_is_safe(name) ? shipped_plots(file) : (struct path){ "" };
     if (!scripts.text[0])
         return error_set(error, "there is no plot '%s' (no %s in plots/ or $STATELAB_PLOTS)", name, file);
     struct file_output drawn;

@@ -279,7 +279,8 @@ static char *load(const char *path, size_t *size, struct error *error)
 {
     FILE *file = fopen(path, "rb");
     if (!file) {
-        error_set(error, "%s: cannot be read: %s; name an experiment's YAML file", path, strerror(errno));
+        error_set(error, "%s: cannot be read: %s; name an experiment's YAML file, or the folder of a run", path,
+                  strerror(errno));
         return NULL;
     }
     char *bytes = malloc(SIZE_LIMIT + 1);
@@ -287,7 +288,8 @@ static char *load(const char *path, size_t *size, struct error *error)
     if (!bytes)
         error_set(error, "out of memory");
     else if (ferror(file))
-        error_set(error, "%s: cannot be read: %s; name an experiment's YAML file", path, strerror(errno));
+        error_set(error, "%s: cannot be read: %s; name an experiment's YAML file, or the folder of a run", path,
+                  strerror(errno));
     else if (*size > SIZE_LIMIT)
         error_set(error, "%s: larger than %d MiB; an experiment is a small file", path, SIZE_LIMIT >> 20);
     else {

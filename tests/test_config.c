@@ -124,6 +124,7 @@ static const struct bad bad_files[] = {
     { WHOLE
       "sweep: {model.layers: [1]}\nsearch: {min_layers: {over: model.layers, in: [1], until: \"id.error < 1\"}}\n",
       ":5:29:", "not both" },
+    { WHOLE "plot: tabel1\n", ":4:7:", "tabel1.gp" },
     { WHOLE "checkpoint: {every: soon}\n", ":4:21:", "every" },
 };
 
