@@ -1,6 +1,6 @@
 /* Attention forward: a block of threads takes 64 queries and scans the key blocks from the diagonal to the first, so
  * that path can move its queries on, q <- q P_j, and stick-breaking knows what is left. Memory is linear in T. */
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention_stage.cuh"
 
 /* ---- sums of gates: a warp for each head of a sequence ---- */
 
@@ -26,72 +26,85 @@ static __global__ void sum_gates_kernel(const __grid_constant__ struct attention
     }
 }
 
+/* ---- keys and values become packed matrices; for path cuda_path_operators does that ---- */
+
+template <int P, int D>
+static __global__ void __launch_bounds__(ATTENTION_THREADS)
+    pack_kernel(const __grid_constant__ struct attention_call call)
+{
+    cuda_wait();
+    int heads = call.B * call.K, index = blockIdx.x, block = index % call.blocks;
+    bool keys = index / call.blocks >= heads;
+    int bk = index / call.blocks % heads, first = block * ATTENTION_BLOCK, ld = keys ? call.in.ldk : call.in.ldv;
+    const float *from = (keys ? call.in.k : call.in.v) + token_offset(call, bk, call.K, first, ld);
+    pack_rows<P, D>(block_matrix(call, keys ? call.keys : call.values, bk, block, D), from, ld,
+                    block_rows(call, block));
+}
+
 /* ---- the block loop ---- */
 
-template <int D> static constexpr size_t forward_shared()
+template <int P, int D, int KIND> static constexpr size_t forward_shared()
 {
-    constexpr int pair = 2 * ATTENTION_BLOCK * (D + 4);
-    return ATTENTION_BLOCK * (D + 4) + (pair > SQUARE ? pair : SQUARE) + SQUARE + 4 * ATTENTION_BLOCK;
+    return tile<P, D>::BYTES + stage_ring<P, D, KIND, false>::BYTES;
 }
 
-/* The memory of a block of threads. k and v also hold one tile of 64 x 64 or D x D. */
-struct forward_memory {
-    float *q, *k, *v, *s;
-    float2 *gate_q, *gate_k;
+/* Where the block's 64 queries are. */
+struct forward_place {
+    int bh, bk, block, first, rows;
 };
 
-template <int D> static __device__ inline struct forward_memory forward_memory_find(float *base)
+static __device__ inline struct forward_place find_place(const struct attention_call &call)
 {
-    constexpr int tile = ATTENTION_BLOCK * (D + 4), pair = 2 * tile > SQUARE ? 2 * tile : SQUARE;
-    float *k = base + tile, *s = k + pair;
-    float2 *gates = reinterpret_cast<float2 *>(s + SQUARE);
-    return { base, k, k + tile, s, gates, gates + ATTENTION_BLOCK };
+    struct forward_place at;
+    int heads = call.B * call.H;
+    at.bh = blockIdx.x % heads;
+    at.block = call.blocks - 1 - blockIdx.x / heads; /* the longest first */
+    at.bk = key_head(call, at.bh);
+    at.first = at.block * ATTENTION_BLOCK;
+    at.rows = block_rows(call, at.block);
+    return at;
 }
 
-/* Path, diagonal block: raw logits s = Q K^T - tril(Q W^T) Y, and Q moved to its left edge, Q - tril(Q W^T) U. */
-template <int P, int D>
-static __device__ inline void path_diagonal_block(const struct attention_call &call, const struct forward_memory &m,
-                                                  float (&s)[8][4], int bk, int block, int rows)
+/* The last thing a row gets is what is left of its stick. */
+template <int N>
+static __device__ inline void stick_finish(const struct attention_call &call, const struct forward_place &at,
+                                           float (&o)[N][4], const float (&left)[2])
 {
-    constexpr int LD = D + 4, N = D / 8;
-    int first = block * ATTENTION_BLOCK, ldw = call.K * D;
-    struct path_block prepared = path_block_at(call, bk, block);
-    float along[8][4] = {}, edge[N][4] = {};
-    load_tile<D>(m.k, LD, call.in.w + token_offset(call, bk, call.K, first, ldw), ldw, rows);
-    load_tile<D>(m.v, LD, call.in.k + token_offset(call, bk, call.K, first, call.in.ldk), call.in.ldk, rows);
-    loads_done();
-    multiply<P, ROWS, ROWS, D>(along, own(m.q, LD), LD, m.k, LD);
-    keep_lower(along, 0);
-    negate(along);
-    store_rows(m.s, SQUARE_LD, along);
-    multiply<P, ROWS, ROWS, D>(s, own(m.q, LD), LD, m.v, LD);
-    __syncthreads();
-    load_tile<ATTENTION_BLOCK>(m.k, SQUARE_LD, prepared.local, ATTENTION_BLOCK, ATTENTION_BLOCK);
-    loads_done();
-    multiply<P, ROWS, COLUMNS, ATTENTION_BLOCK>(s, own(m.s, SQUARE_LD), SQUARE_LD, m.k, SQUARE_LD);
-    __syncthreads();
-    load_tile<D>(m.k, LD, prepared.update, D, ATTENTION_BLOCK);
-    loads_done();
-    multiply<P, ROWS, COLUMNS, ATTENTION_BLOCK>(edge, own(m.s, SQUARE_LD), SQUARE_LD, m.k, LD);
-    add_rows(edge, m.q, LD);
-    __syncwarp();
-    store_rows(m.q, LD, edge);
-    __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = own_row(half);
+        if (row >= at.rows)
+            continue;
+        if (threadIdx.x % 4 == 0)
+            call.row[(size_t)at.bh * call.T + at.first + row] = left[half];
+        if (!call.remainder)
+            continue;
+        float rest = __expf(left[half]);
+        const float *value = call.in.v + token_offset(call, at.bk, call.K, at.first + row, call.in.ldv);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            o[n][2 * half] += rest * value[own_column(n)];
+            o[n][2 * half + 1] += rest * value[own_column(n) + 1];
+        }
+    }
 }
 
-/* The warp's queries cross key block j: q <- q P_j. */
-template <int P, int D>
-static __device__ inline void path_cross(const struct attention_call &call, const struct forward_memory &m, int bk,
-                                         int j)
+template <int N>
+static __device__ inline void softmax_finish(const struct attention_call &call, const struct forward_place &at,
+                                             float (&o)[N][4], const float (&most)[2], const float (&sum)[2])
 {
-    constexpr int LD = D + 4;
-    float moved[D / 8][4] = {};
-    __syncthreads();
-    load_tile<D, D>(m.k, LD, path_block_at(call, bk, j).product, D, D);
-    loads_done();
-    multiply<P, ROWS, COLUMNS, D>(moved, own(m.q, LD), LD, m.k, LD);
-    __syncwarp();
-    store_rows(m.q, LD, moved);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float total = quad_sum(sum[half]), inverse = 1 / total;
+        int row = own_row(half);
+        if (threadIdx.x % 4 == 0 && row < at.rows)
+            call.row[(size_t)at.bh * call.T + at.first + row] = most[half] + logf(total);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            o[n][2 * half] *= inverse;
+            o[n][2 * half + 1] *= inverse;
+        }
+    }
 }
 
 template <int P, int D, int KIND>
@@ -99,108 +112,86 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
     forward_kernel(const __grid_constant__ struct attention_call call)
 {
     cuda_wait();
-    /* Operators of path are applied one after the other: they are never rounded to bf16. */
-    constexpr int LD = D + 4, N = D / 8, EXACT = P == PRECISION_BF16 ? PRECISION_TF32 : P;
+    constexpr int N = D / 8;
+    constexpr bool PATH = KIND == KIND_PATH;
     extern __shared__ float4 shared[];
-    struct forward_memory m = forward_memory_find<D>(reinterpret_cast<float *>(shared));
-    int heads = call.B * call.H, bh = blockIdx.x % heads, block = call.blocks - 1 - blockIdx.x / heads;
-    int bk = key_head(call, bh), first = block * ATTENTION_BLOCK, rows = min(ATTENTION_BLOCK, call.T - first);
-    const float *keys = call.in.k + token_offset(call, bk, call.K, 0, call.in.ldk);
-    const float *values = call.in.v + token_offset(call, bk, call.K, 0, call.in.ldv);
-    const float2 *gates = call.cumulative + (size_t)bh * call.T;
-    float o[N][4] = {}, most[2] = { -INFINITY, -INFINITY }, sum[2] = {}, left = 0;
-    load_tile<D>(m.q, LD, call.in.q + token_offset(call, bh, call.H, first, call.in.ldq), call.in.ldq, rows);
+    char *base = reinterpret_cast<char *>(shared);
+    auto queries = carve_tile<tile<P, D>>(base);
+    struct forward_place at = find_place(call);
+    struct stage_ring<P, D, KIND, false> ring = {
+        base, at.bh, at.bk, at.block
+    };
+    float o[N][4] = {}, q[PATH ? N : 1][4], most[2] = { -INFINITY, -INFINITY }, sum[2] = {}, left[2] = {};
+    float2 gates[2];
     if (call.gate)
-        load_gates(m.gate_q, gates + first, rows);
-    for (int j = block; j >= 0; j--) {
-        bool diagonal = j == block;
-        int start = j * ATTENTION_BLOCK, count = diagonal ? rows : ATTENTION_BLOCK;
-        float s[8][4] = {};
-        if (KIND == KIND_PATH && diagonal)
-            path_diagonal_block<EXACT, D>(call, m, s, bk, block, rows);
-        else if (KIND == KIND_PATH)
-            load_tile<D>(m.k, LD, path_block_at(call, bk, j).keys, D, ATTENTION_BLOCK);
-        else
-            load_tile<D>(m.k, LD, keys + (size_t)start * call.in.ldk, call.in.ldk, count);
-        load_tile<D>(m.v, LD, values + (size_t)start * call.in.ldv, call.in.ldv, count);
-        if (call.gate)
-            load_gates(m.gate_k, gates + start, count);
-        loads_done();
-        if (KIND != KIND_PATH || !diagonal)
-            multiply<P, ROWS, ROWS, D>(s, own(m.q, LD), LD, m.k, LD);
-        if (KIND == KIND_STICK) {
-            store_rows(m.s, SQUARE_LD, s);
-            stick_forward(m.s, call.scale, diagonal, left);
-        } else {
-            finish_logits(s, call.scale, call.gate, m.gate_q, m.gate_k, diagonal);
-            softmax_step(s, most, sum, o);
-            store_rows(m.s, SQUARE_LD, s);
-            __syncwarp();
-        }
-        multiply<P, ROWS, COLUMNS, ATTENTION_BLOCK>(o, own(m.s, SQUARE_LD), SQUARE_LD, m.v, LD);
-        if (KIND == KIND_PATH && !diagonal && j > 0)
-            path_cross<EXACT, D>(call, m, bk, j);
-        __syncthreads();
-    }
-    float *saved = call.row + (size_t)bh * call.T + first;
-    if (KIND == KIND_STICK) {
-        float *rest = m.s; /* what is left of each row's stick */
-        if (threadIdx.x % 2 == 0) {
-            rest[stick_row()] = call.remainder ? __expf(left) : 0;
-            if (stick_row() < rows)
-                saved[stick_row()] = left;
-        }
-        __syncwarp();
-        each_pair(o, [&](int row, int col, float &a, float &b) {
-            const float *value = values + (size_t)(first + row) * call.in.ldv + col;
-            if (row < rows) {
-                a += rest[row] * value[0];
-                b += rest[row] * value[1];
-            }
-        });
+        own_gates(gates, call.cumulative + (size_t)at.bh * call.T + at.first, at.rows);
+    ring.start(call, at.block);
+    if constexpr (PATH) {
+        clear(q);
+        add_floats(q, block_matrix(call, call.edge, at.bh, at.block, D), D);
+        store_tile(queries, q);
     } else {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float total = quad_sum(sum[half]), inverse = 1 / total;
-            int row = own_row(half);
-            if (threadIdx.x % 4 == 0 && row < rows)
-                saved[row] = most[half] + logf(total);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                o[n][2 * half] *= inverse;
-                o[n][2 * half + 1] *= inverse;
-            }
-        }
+        load_rows(queries, call.in.q + token_offset(call, at.bh, call.H, at.first, call.in.ldq), call.in.ldq, at.rows);
     }
+    for (int j = at.block; j >= 0; j--) {
+        bool diagonal = j == at.block;
+        auto here = ring.take(call, at.block - j, j - 1, j > 0);
+        float s[8][4] = {};
+        if (PATH && diagonal)
+            add_floats(s, block_matrix(call, call.logits, at.bh, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK);
+        else
+            multiply<ROWS, ROWS, D>(s, queries, warp_row(), here.k);
+        if (KIND == KIND_STICK) {
+            float rest[8][4];
+            stick_rests(rest, s, call.scale, diagonal);
+            stick_weights(s, rest, call.scale, diagonal, left);
+        } else {
+            finish_logits(s, call, gates, here.gates, diagonal);
+            softmax_step(s, most, sum, o);
+        }
+        multiply_kept<COLUMNS>(o, s, here.v);
+        if constexpr (PATH)
+            if (!diagonal && j > 0) {
+                multiply<ROWS, COLUMNS, D>(q, queries, warp_row(), here.change);
+                __syncwarp();
+                store_tile(queries, q);
+            }
+        ring.release(call, at.block - j, j - 1, j > 0);
+    }
+    if (KIND == KIND_STICK)
+        stick_finish(call, at, o, left);
+    else
+        softmax_finish(call, at, o, most, sum);
     int ldo = call.H * D;
-    store_rows(call.o + token_offset(call, bh, call.H, first, ldo), ldo, o, rows);
+    store_slice(call.o + token_offset(call, at.bh, call.H, at.first, ldo), ldo, o, at.rows);
+}
+
+template <int P, int D, int KIND>
+static void launch_forward(struct cuda_device *cuda, const struct attention_call *call)
+{
+    attention_launch(cuda, "attention", forward_kernel<P, D, KIND>, (size_t)call->B * call->H * call->blocks,
+                     forward_shared<P, D, KIND>(), call);
 }
 
 template <int P, int D> static void launch(struct cuda_device *cuda, const struct attention_call *call)
 {
-    size_t blocks = (size_t)call->B * call->H * call->blocks, shared = forward_shared<D>();
+    if (call->kind != KIND_PATH)
+        attention_launch(cuda, "attention", pack_kernel<P, D>, (size_t)2 * call->B * call->K * call->blocks, 0, call);
     if (call->kind == KIND_STICK)
-        attention_launch(cuda, "attention", forward_kernel<P, D, KIND_STICK>, blocks, shared, call);
+        launch_forward<P, D, KIND_STICK>(cuda, call);
     else if (call->kind == KIND_PATH)
-        attention_launch(cuda, "attention", forward_kernel<P, D, KIND_PATH>, blocks, shared, call);
+        launch_forward<P, D, KIND_PATH>(cuda, call);
     else
-        attention_launch(cuda, "attention", forward_kernel<P, D, KIND_SOFTMAX>, blocks, shared, call);
+        launch_forward<P, D, KIND_SOFTMAX>(cuda, call);
 }
 
 /* ---- sizes ---- */
-
-static size_t carve(size_t *used, size_t count)
-{
-    size_t at = *used;
-    *used += (count + 63) / 64 * 64;
-    return at;
-}
 
 struct attention_call attention_call_make(const struct attention_shape *shape, const struct attention_inputs *in,
                                           float *saved, size_t *saved_size)
 {
     struct attention_call call = {};
-    size_t used = 0, rows = (size_t)shape->B * shape->H * shape->T;
+    size_t used = 0, D = (size_t)shape->D, heads = (size_t)shape->B * shape->H, rows = heads * shape->T;
     call.B = shape->B;
     call.T = shape->T;
     call.H = shape->H;
@@ -215,10 +206,18 @@ struct attention_call attention_call_make(const struct attention_shape *shape, c
     call.scale = 1 / sqrtf(static_cast<float>(shape->D));
     if (in)
         call.in = *in;
-    call.row = saved + carve(&used, rows);
-    call.cumulative = reinterpret_cast<float2 *>(saved + carve(&used, shape->gate ? 2 * rows : 0));
-    size_t blocks = (size_t)shape->B * shape->K * call.blocks;
-    call.prepared = saved + carve(&used, shape->path ? blocks * path_block_size(shape->D) : 0);
+    size_t key_blocks = (size_t)shape->B * shape->K * call.blocks, path_blocks = shape->path ? key_blocks : 0;
+    size_t query_blocks = shape->path ? heads * call.blocks : 0;
+    call.row = attention_carve(saved, &used, rows);
+    call.cumulative = reinterpret_cast<float2 *>(attention_carve(saved, &used, shape->gate ? 2 * rows : 0));
+    call.keys = attention_carve(saved, &used, key_blocks * ATTENTION_BLOCK * D);
+    call.values = attention_carve(saved, &used, key_blocks * ATTENTION_BLOCK * D);
+    call.change = attention_carve(saved, &used, path_blocks * D * D);
+    call.transform = attention_carve(saved, &used, path_blocks * SQUARE);
+    call.local = attention_carve(saved, &used, path_blocks * SQUARE);
+    call.update = attention_carve(saved, &used, path_blocks * ATTENTION_BLOCK * D);
+    call.edge = attention_carve(saved, &used, query_blocks * ATTENTION_BLOCK * D);
+    call.logits = attention_carve(saved, &used, query_blocks * SQUARE);
     if (saved_size)
         *saved_size = used;
     return call;
@@ -238,8 +237,10 @@ void cuda_attention_forward(struct device *device, const struct attention_shape 
     struct cuda_device *cuda = cuda_enter(device);
     struct attention_call call = attention_call_make(shape, in, saved, nullptr);
     call.o = o;
-    if (call.path)
-        cuda_path_prepare(cuda, &call);
+    if (call.path) {
+        cuda_path_operators(cuda, &call);
+        cuda_path_queries(cuda, &call);
+    }
     if (call.gate)
         cuda_launch(cuda, "attention", sum_gates_kernel, (unsigned)(call.B * call.H), 32, 0, call);
     with_precision(cuda, "attention", call.D, [&](auto precision, auto width) {

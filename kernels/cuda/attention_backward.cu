@@ -1,5 +1,5 @@
-/* Attention backward, without atomics: first queries (attention_rows.cu), then keys (attention_keys.cu), then path's
- * preparation. What goes from the first to the second grows with T^2, so queries are taken in slabs of at most
+/* Attention backward, without atomics: first queries (attention_rows.cu), then keys (attention_keys.cu), then path
+ * inside the blocks. What goes from the first to the second grows with T^2, so queries are taken in slabs of at most
  * MAX_SLAB blocks, one after the other: memory is linear in T. */
 #include "kernels/cuda/attention.cuh"
 
@@ -23,28 +23,29 @@ static int choose_slab(const struct attention_shape *shape, int blocks)
     return slab > (size_t)blocks ? blocks : (int)slab;
 }
 
-static float *carve(float *base, size_t *used, size_t count)
-{
-    float *at = base + *used;
-    *used += (count + 63) / 64 * 64;
-    return at;
-}
-
 static size_t carve_scratch(const struct attention_shape *shape, struct attention_call *call, float *scratch)
 {
-    size_t used = 0, D = (size_t)shape->D, heads = (size_t)shape->B * shape->H;
-    size_t kv_blocks = (size_t)shape->B * shape->K * call->blocks;
+    size_t used = 0, D = (size_t)shape->D, heads = (size_t)shape->B * shape->H, block = ATTENTION_BLOCK * D;
+    size_t blocks = heads * call->blocks, path_blocks = shape->path ? blocks : 0;
+    size_t key_blocks = shape->path ? (size_t)shape->B * shape->K * call->blocks : 0;
     bool stick = shape->weights == ATTENTION_STICK_BREAKING;
     call->slab = choose_slab(shape, call->blocks);
     size_t slots = heads * call->slab * call->blocks;
-    size_t chain = shape->path ? slots * ATTENTION_BLOCK * D : stick ? slots * ATTENTION_BLOCK : 0;
-    call->delta = carve(scratch, &used, heads * shape->T);
-    call->chain = carve(scratch, &used, chain);
-    call->dchain = carve(scratch, &used, chain);
-    call->before = carve(scratch, &used, shape->gate ? 4 * slots : 0);
-    call->dkeys = carve(scratch, &used, shape->path ? kv_blocks * ATTENTION_BLOCK * D : 0);
-    call->dproduct = carve(scratch, &used, shape->path ? kv_blocks * D * D : 0);
-    call->diagonal = carve(scratch, &used, shape->path ? heads * call->blocks * path_diagonal_size(shape->D) : 0);
+    size_t chain = shape->path ? slots * block : stick ? slots * ATTENTION_BLOCK : 0;
+    call->delta = attention_carve(scratch, &used, heads * shape->T);
+    call->queries = attention_carve(scratch, &used, shape->path ? 0 : blocks * block);
+    call->douts = attention_carve(scratch, &used, blocks * block);
+    call->chain = attention_carve(scratch, &used, chain);
+    call->dchain = attention_carve(scratch, &used, chain);
+    call->before = attention_carve(scratch, &used, shape->gate ? 4 * slots : 0);
+    call->dkeys = attention_carve(scratch, &used, key_blocks * block);
+    call->dchange = attention_carve(scratch, &used, key_blocks * D * D);
+    call->dlogits = attention_carve(scratch, &used, path_blocks * SQUARE);
+    call->dedge = attention_carve(scratch, &used, path_blocks * block);
+    call->dk = attention_carve(scratch, &used, path_blocks * block);
+    call->dw = attention_carve(scratch, &used, path_blocks * block);
+    call->dupdate = attention_carve(scratch, &used, path_blocks * block);
+    call->dlocal = attention_carve(scratch, &used, path_blocks * SQUARE);
     return used;
 }
 
@@ -71,6 +72,8 @@ void cuda_attention_backward(struct device *device, const struct attention_shape
         cuda_attention_rows(cuda, &call);
         cuda_attention_keys(cuda, &call);
     }
-    if (call.path)
-        cuda_path_prepare_backward(cuda, &call);
+    if (call.path) {
+        cuda_path_queries_backward(cuda, &call);
+        cuda_path_operators_backward(cuda, &call);
+    }
 }

@@ -1,277 +1,349 @@
-/* PaTH inside one block of 64 tokens (arXiv 2505.16381, section 3.3), and the gradients of that: triangular inverse,
- * keys to the right edge, block product. Always fp32: errors here go into all later blocks. See
- * kernels/cpu/attention_path.c for the formulas; G = W W^T, C = tril(W K^T, -1), T = transform. */
-#include "kernels/cuda/attention.cuh"
+/* PaTH's operators inside one block of 64 tokens (arXiv 2505.16381, section 3.3), and the gradients of that: triangular
+ * inverse, keys to the right edge, block product. See kernels/cpu/attention_path.c for the formulas; G = W W^T,
+ * C = tril(W K^T, -1), T = transform, U = update = T W, Y = local = T C. */
+#include "kernels/cuda/attention_tile.cuh"
 
-enum { P = PRECISION_FP32 };
-
-/* The solves keep a column per thread in registers;
- * rows of m are read by all threads at once. */
-
-/* Column c of x = (I + tril(m, -1))^-1 x. */
-static __device__ void solve_lower(float *x, const float *m, int c)
-{
-    float column[ATTENTION_BLOCK];
-#pragma unroll
-    for (int i = 0; i < ATTENTION_BLOCK; i++) {
-        float sums[4] = { x[i * SQUARE_LD + c], 0, 0, 0 };
-#pragma unroll
-        for (int l = 0; l < i; l++)
-            sums[l % 4] -= m[i * SQUARE_LD + l] * column[l];
-        column[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    }
-#pragma unroll
-    for (int i = 0; i < ATTENTION_BLOCK; i++)
-        x[i * SQUARE_LD + c] = column[i];
-}
-
-/* Column c of x = (I + triu(m, 1))^-1 x. */
-static __device__ void solve_upper(float *x, const float *m, int c)
-{
-    float column[ATTENTION_BLOCK];
-#pragma unroll
-    for (int i = ATTENTION_BLOCK - 1; i >= 0; i--) {
-        float sums[4] = { x[i * SQUARE_LD + c], 0, 0, 0 };
-#pragma unroll
-        for (int l = i + 1; l < ATTENTION_BLOCK; l++)
-            sums[l % 4] -= m[i * SQUARE_LD + l] * column[l];
-        column[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    }
-#pragma unroll
-    for (int i = 0; i < ATTENTION_BLOCK; i++)
-        x[i * SQUARE_LD + c] = column[i];
-}
+enum { SQUARE_LD = ATTENTION_BLOCK + 4, SQUARE_BYTES = ATTENTION_BLOCK * SQUARE_LD * (int)sizeof(float) };
 
 /* The block's place, and its tokens. */
 struct place {
-    int bk, block, first, rows;
-    const float *w, *k, *beta;
-    int ldw, ldbeta;
+    int bk, block, first, rows, ldw;
+    const float *w, *k, *v;
 };
 
 static __device__ inline struct place find_place(const struct attention_call &call)
 {
-    struct place p;
-    p.bk = blockIdx.x / call.blocks;
-    p.block = blockIdx.x % call.blocks;
-    p.first = p.block * ATTENTION_BLOCK;
-    p.rows = min(ATTENTION_BLOCK, call.T - p.first);
-    p.ldw = call.K * call.D;
-    p.ldbeta = call.K;
-    p.w = call.in.w + token_offset(call, p.bk, call.K, p.first, p.ldw);
-    p.k = call.in.k + token_offset(call, p.bk, call.K, p.first, call.in.ldk);
-    p.beta = call.in.beta + ((size_t)(p.bk / call.K) * call.T + p.first) * call.K + p.bk % call.K;
-    return p;
+    struct place at;
+    at.bk = blockIdx.x / call.blocks;
+    at.block = blockIdx.x % call.blocks;
+    at.first = at.block * ATTENTION_BLOCK;
+    at.rows = block_rows(call, at.block);
+    at.ldw = call.K * call.D;
+    at.w = call.in.w + token_offset(call, at.bk, call.K, at.first, at.ldw);
+    at.k = call.in.k + token_offset(call, at.bk, call.K, at.first, call.in.ldk);
+    at.v = call.in.v + token_offset(call, at.bk, call.K, at.first, call.in.ldv);
+    return at;
 }
 
-static __device__ inline void load_beta(float *beta, const struct place &p)
+/* Where beta of token `row` of the block lies, in an array like in.beta. */
+static __device__ inline size_t beta_index(const struct attention_call &call, const struct place &at, int row)
+{
+    return ((size_t)(at.bk / call.K) * call.T + at.first + row) * call.K + at.bk % call.K;
+}
+
+static __device__ inline void load_beta(const struct attention_call &call, const struct place &at, float *beta)
 {
     if (threadIdx.x < ATTENTION_BLOCK)
-        beta[threadIdx.x] = (int)threadIdx.x < p.rows ? p.beta[(size_t)threadIdx.x * p.ldbeta] : 0;
+        beta[threadIdx.x] = (int)threadIdx.x < at.rows ? call.in.beta[beta_index(call, at, threadIdx.x)] : 0;
 }
 
-template <int D> static constexpr size_t prepare_shared()
+/* ---- triangular solves: a thread keeps a column in registers; rows of m are read by all threads at once ---- */
+
+/* Column of (I + tril(m, -1))^-1 rhs, or with UPPER of (I + triu(m, 1))^-1 rhs; rhs(i) is its i-th element. */
+template <bool UPPER, typename Right>
+static __device__ inline void solve(float (&column)[ATTENTION_BLOCK], const float *m, Right rhs)
 {
-    return 2 * ATTENTION_BLOCK * (D + 4) + 3 * SQUARE + ATTENTION_BLOCK;
+#pragma unroll
+    for (int n = 0; n < ATTENTION_BLOCK; n++) {
+        int i = UPPER ? ATTENTION_BLOCK - 1 - n : n;
+        float sums[4] = { rhs(i), 0, 0, 0 };
+#pragma unroll
+        for (int first = 0; first < ATTENTION_BLOCK; first += 4) {
+            if (UPPER ? first + 3 <= i : first >= i)
+                continue;
+            float4 four = *reinterpret_cast<const float4 *>(m + i * SQUARE_LD + first);
+            const float row[4] = { four.x, four.y, four.z, four.w };
+#pragma unroll
+            for (int u = 0; u < 4; u++)
+                if (UPPER ? first + u > i : first + u < i)
+                    sums[u] -= row[u] * column[first + u];
+        }
+        column[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
 }
 
-template <int D>
+/* Writes the columns of the first 64 threads to a square that all of them have read. */
+static __device__ inline void write_columns(float *square, const float (&column)[ATTENTION_BLOCK])
+{
+    __syncthreads();
+    if (threadIdx.x < ATTENTION_BLOCK) {
+#pragma unroll
+        for (int i = 0; i < ATTENTION_BLOCK; i++)
+            square[i * SQUARE_LD + threadIdx.x] = column[i];
+    }
+    __syncthreads();
+}
+
+/* ---- forward ---- */
+
+template <int E, int D> static constexpr size_t operators_shared()
+{
+    return 2 * tile<E, D>::BYTES + tile<E, ATTENTION_BLOCK>::BYTES + SQUARE_BYTES + ATTENTION_BLOCK * sizeof(float);
+}
+
+/* change = -W^T U, in the format of P. */
+template <int P, int D, typename Tile>
+static __device__ inline void store_change(const struct attention_call &call, const struct place &at, Tile w, Tile u)
+{
+    auto *to =
+        reinterpret_cast<typename tile_format<P>::element *>(block_matrix(call, call.change, at.bk, at.block, D, D));
+    for (int first = 0; first + warp_row() < D; first += ATTENTION_BLOCK) {
+        float product[D / 8][4] = {};
+        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(product, w, first + warp_row(), u);
+        each_pair(product, [&](int row, int col, float &left, float &right) {
+            put_pair<P>(to + (first + row) * D + col, D * D, -left, -right);
+        });
+    }
+}
+
+template <int P, int D>
 static __global__ void __launch_bounds__(ATTENTION_THREADS)
-    prepare_kernel(const __grid_constant__ struct attention_call call)
+    operators_kernel(const __grid_constant__ struct attention_call call)
 {
     cuda_wait();
-    constexpr int LD = D + 4, N = D / 8;
+    constexpr int E = EXACT<P>, N = D / 8;
     extern __shared__ float4 shared[];
-    float *w = reinterpret_cast<float *>(shared), *k = w + ATTENTION_BLOCK * LD, *m = k + ATTENTION_BLOCK * LD;
-    float *c = m + SQUARE, *transform = c + SQUARE, *beta = transform + SQUARE;
-    struct place p = find_place(call);
-    struct path_block out = path_block_at(call, p.bk, p.block);
-    load_tile<D>(w, LD, p.w, p.ldw, p.rows);
-    load_tile<D>(k, LD, p.k, call.in.ldk, p.rows);
-    load_beta(beta, p);
-    loads_done();
+    char *base = reinterpret_cast<char *>(shared);
+    auto w = carve_tile<tile<E, D>>(base), x = carve_tile<tile<E, D>>(base); /* x: K, then U */
+    auto c = carve_tile<tile<E, ATTENTION_BLOCK>>(base);                     /* C, then Y */
+    float *m = carve_array<float>(base, SQUARE_BYTES / sizeof(float)),
+          *beta = carve_array<float>(base, ATTENTION_BLOCK);
+    struct place at = find_place(call);
+    load_rows(w, at.w, at.ldw, at.rows);
+    load_rows(x, at.k, call.in.ldk, at.rows);
+    load_beta(call, at, beta);
+    pack_rows<P, D>(block_matrix(call, call.values, at.bk, at.block, D), at.v, call.in.ldv, at.rows);
+    __syncthreads();
     {
-        float gram[8][4] = {}, cross[8][4] = {};
-        multiply<P, ROWS, ROWS, D>(gram, own(w, LD), LD, w, LD);
+        float gram[8][4] = {}, cross[8][4] = {}, column[ATTENTION_BLOCK];
+        multiply<ROWS, ROWS, D>(gram, w, warp_row(), w);
         each_pair(gram, [&](int row, int, float &first, float &second) {
             first *= beta[row];
             second *= beta[row];
         });
-        store_rows(m, SQUARE_LD, gram);
-        multiply<P, ROWS, ROWS, D>(cross, own(w, LD), LD, k, LD);
+        store_floats(m, SQUARE_LD, gram);
+        multiply<ROWS, ROWS, D>(cross, w, warp_row(), x);
         keep_lower(cross, -1);
-        store_rows(c, SQUARE_LD, cross);
-        each_pair(gram, [&](int row, int col, float &first, float &second) {
-            first = col == row ? beta[row] : 0;
-            second = col + 1 == row ? beta[row] : 0;
-        });
-        store_rows(transform, SQUARE_LD, gram);
+        store_tile(c, cross);
+        __syncthreads();
+        int own = threadIdx.x;
+        if (own < ATTENTION_BLOCK)
+            solve<false>(column, m, [&](int i) { return i == own ? beta[i] : 0.0f; });
+        write_columns(m, column);
     }
+    float transform[8][4] = {}, update[N][4] = {}, local[8][4] = {};
+    add_floats(transform, m, SQUARE_LD);
+    store_floats(block_matrix(call, call.transform, at.bk, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK, transform);
+    multiply_kept<COLUMNS>(update, transform, w);
+    store_floats(block_matrix(call, call.update, at.bk, at.block, D), D, update);
+    multiply_kept<COLUMNS>(local, transform, c);
+    store_floats(block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK, local);
     __syncthreads();
-    if (threadIdx.x < ATTENTION_BLOCK)
-        solve_lower(transform, m, threadIdx.x);
+    store_tile(x, update);
+    store_tile(c, local);
     __syncthreads();
-    float update[N][4] = {}, local[8][4] = {}, keys[N][4] = {}, copy[8][4] = {};
-    add_rows(copy, transform, SQUARE_LD);
-    store_rows(out.transform, ATTENTION_BLOCK, copy);
-    multiply<P, ROWS, COLUMNS, ATTENTION_BLOCK>(update, own(transform, SQUARE_LD), SQUARE_LD, w, LD);
-    store_rows(out.update, D, update);
-    multiply<P, ROWS, COLUMNS, ATTENTION_BLOCK>(local, own(transform, SQUARE_LD), SQUARE_LD, c, SQUARE_LD);
-    store_rows(out.local, ATTENTION_BLOCK, local);
-    store_rows(m, SQUARE_LD, local);
-    __syncthreads();
-    multiply<P, COLUMNS, COLUMNS, ATTENTION_BLOCK>(keys, m + threadIdx.x / 32 * 16, SQUARE_LD, w, LD);
+    float keys[N][4] = {};
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(keys, c, warp_row(), w);
     negate(keys);
-    add_rows(keys, k, LD);
-    store_rows(out.keys, D, keys);
-    __syncthreads();
-    store_rows(k, LD, update);
-    __syncthreads();
-    for (int row = threadIdx.x / 32 * 16; row < D; row += ATTENTION_BLOCK) {
-        float product[N][4] = {};
-        multiply<P, COLUMNS, COLUMNS, ATTENTION_BLOCK>(product, w + row, LD, k, LD);
-        int extra = row - row % ATTENTION_BLOCK;
-        each_pair(product, [&](int r, int col, float &first, float &second) {
-            first = (r + extra == col ? 1.0f : 0.0f) - first;
-            second = (r + extra == col + 1 ? 1.0f : 0.0f) - second;
-        });
-        store_rows(out.product + (size_t)extra * D, D, product);
-    }
+    add_slice(keys, at.k, call.in.ldk, at.rows);
+    store_packed<P>(block_matrix(call, call.keys, at.bk, at.block, D), keys);
+    store_change<P, D>(call, at, w, x);
 }
 
-template <int D> static constexpr size_t prepare_backward_shared()
+/* ---- backward ---- */
+
+/* Where the gradient of the block product and two matrices [64, D] may lie in turn. */
+template <int E, int D>
+static constexpr size_t PAIR_BYTES =
+    tile<E, D, D>::BYTES > 2 * tile<E, D>::BYTES ? tile<E, D, D>::BYTES : 2 * tile<E, D>::BYTES;
+
+template <int E, int D> static constexpr size_t operators_backward_shared()
 {
-    return 3 * ATTENTION_BLOCK * (D + 4) + 3 * SQUARE + ATTENTION_BLOCK;
+    return tile<E, D>::BYTES + PAIR_BYTES<E, D> + 3 * tile<E, ATTENTION_BLOCK>::BYTES + ATTENTION_BLOCK * sizeof(float);
 }
 
-template <int D>
-static __global__ void __launch_bounds__(ATTENTION_THREADS)
-    prepare_backward_kernel(const __grid_constant__ struct attention_call call)
+/* The memory of a block of threads. change lies where x and y do; m and z, as floats, where s0 and s1 do. */
+template <int E, int D> struct backward_memory {
+    tile<E, D> w, x, y;
+    tile<E, D, D> change;
+    tile<E, ATTENTION_BLOCK> s0, s1, s2;
+    float *m, *z, *beta;
+};
+
+template <int E, int D> static __device__ inline struct backward_memory<E, D> carve_memory(char *base) {
+    struct backward_memory<E, D> memory;
+    memory.w = carve_tile<tile<E, D>>(base);
+    char *pair = base;
+    base += PAIR_BYTES<E, D>;
+    memory.change.at = reinterpret_cast<typename tile<E, D, D>::element *>(pair);
+    memory.x = carve_tile<tile<E, D>>(pair);
+    memory.y = carve_tile<tile<E, D>>(pair);
+    memory.m = reinterpret_cast<float *>(base);
+    memory.s0 = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
+    memory.z = reinterpret_cast<float *>(base);
+    memory.s1 = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
+    memory.s2 = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
+    memory.beta = carve_array<float>(base, ATTENTION_BLOCK);
+    return memory;
+}
+
+/* From the gradients of change and keys, and those that the queries give: dw (a part), dupdate, dlocal. */
+template <int E, int D>
+static __device__ inline void edges_backward(const struct attention_call &call, const struct place &at,
+                                             const struct backward_memory<E, D> &m, float (&dw)[D / 8][4],
+                                             float (&dupdate)[D / 8][4], float (&dlocal)[8][4])
 {
-    cuda_wait();
-    constexpr int LD = D + 4, N = D / 8;
-    extern __shared__ float4 shared[];
-    float *w = reinterpret_cast<float *>(shared), *k = w + ATTENTION_BLOCK * LD, *x = k + ATTENTION_BLOCK * LD;
-    float *s0 = x + ATTENTION_BLOCK * LD, *s1 = s0 + SQUARE, *s2 = s1 + SQUARE, *beta = s2 + SQUARE;
-    struct place p = find_place(call);
-    struct path_block block = path_block_at(call, p.bk, p.block);
-    size_t index = (size_t)p.bk * call.blocks + p.block;
-    const float *dkeys = call.dkeys + index * ATTENTION_BLOCK * D, *dproduct = call.dproduct + index * D * D;
-    bool keys = p.block < call.blocks - 1, product = keys && p.block > 0; /* do they meet a query? */
-    float dw[N][4] = {}, dk[N][4] = {}, dupdate[N][4] = {}, dlocal[8][4] = {};
-    /* product = I - W^T U. U lies in s0 and s1, dproduct in k and x. */
-    load_tile<D>(w, LD, p.w, p.ldw, p.rows);
-    load_beta(beta, p);
-    if (product) {
-        load_tile<D>(s0, LD, block.update, D, ATTENTION_BLOCK);
-        load_tile<D, D>(k, LD, dproduct, D, D);
-        loads_done();
-        multiply<P, ROWS, ROWS, D>(dw, own(s0, LD), LD, k, LD);
-        multiply<P, ROWS, COLUMNS, D>(dupdate, own(w, LD), LD, k, LD);
+    bool keys = at.block < call.blocks - 1, change = keys && at.block > 0; /* do they meet a query? */
+    if (change) {                                                          /* -W^T U */
+        float update[D / 8][4] = {};
+        load_floats(m.change, block_matrix(call, call.dchange, at.bk, at.block, D, D));
+        __syncthreads();
+        add_floats(update, block_matrix(call, call.update, at.bk, at.block, D), D);
+        multiply_kept<ROWS>(dw, update, m.change);
+        multiply<ROWS, COLUMNS, D>(dupdate, m.w, warp_row(), m.change);
         __syncthreads();
     }
-    /* keys = K - Y^T W. */
-    if (keys) {
-        load_tile<D>(x, LD, dkeys, D, ATTENTION_BLOCK);
-        load_tile<ATTENTION_BLOCK>(s0, SQUARE_LD, block.local, ATTENTION_BLOCK, ATTENTION_BLOCK);
+    if (keys) { /* K - Y^T W */
+        float local[8][4] = {};
+        load_floats(m.x, block_matrix(call, call.dkeys, at.bk, at.block, D));
+        __syncthreads();
+        add_floats(local, block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK);
+        multiply_kept<COLUMNS>(dw, local, m.x);
+        multiply<ROWS, ROWS, D>(dlocal, m.w, warp_row(), m.x);
+        __syncthreads();
     }
-    load_tile<D>(k, LD, p.k, call.in.ldk, p.rows);
-    load_tile<ATTENTION_BLOCK>(s2, SQUARE_LD, block.transform, ATTENTION_BLOCK, ATTENTION_BLOCK);
-    loads_done();
-    if (keys) {
-        multiply<P, ROWS, COLUMNS, ATTENTION_BLOCK>(dw, own(s0, SQUARE_LD), SQUARE_LD, x, LD);
-        multiply<P, ROWS, ROWS, D>(dlocal, own(w, LD), LD, x, LD);
-        add_rows(dk, x, LD);
-        negate(dw);
-        negate(dupdate);
-        negate(dlocal);
-    }
+    negate(dw);
+    negate(dupdate);
+    negate(dlocal);
     for (int g = 0; g < call.group; g++) {
-        int bh = p.bk / call.K * call.H + p.bk % call.K * call.group + g;
-        struct path_diagonal diagonal = path_diagonal_at(call, bh, p.block);
-        add_rows(dw, diagonal.dw, D);
-        add_rows(dk, diagonal.dk, D);
-        add_rows(dupdate, diagonal.dupdate, D);
-        add_rows(dlocal, diagonal.dlocal, ATTENTION_BLOCK);
+        int bh = query_head(call, at.bk, g);
+        add_floats(dw, block_matrix(call, call.dw, bh, at.block, D), D);
+        add_floats(dupdate, block_matrix(call, call.dupdate, bh, at.block, D), D);
+        add_floats(dlocal, block_matrix(call, call.dlocal, bh, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK);
     }
-    {
-        float c[8][4] = {};
-        multiply<P, ROWS, ROWS, D>(c, own(w, LD), LD, k, LD);
-        keep_lower(c, -1);
-        __syncthreads();
-        store_rows(x, LD, dupdate);
-        store_rows(s0, SQUARE_LD, dlocal);
-        store_rows(s1, SQUARE_LD, c);
-    }
+}
+
+/* U = T W and Y = T C: adds to dw, writes dk, and dtransform [64, 64]. */
+template <int E, int D>
+static __device__ inline void
+transform_backward(const struct attention_call &call, const struct place &at, const struct backward_memory<E, D> &m,
+                   float (&dw)[D / 8][4], float (&dupdate)[D / 8][4], float (&dlocal)[8][4], float (&dtransform)[8][4])
+{
+    float cross[8][4] = {}, dk[D / 8][4] = {};
+    store_tile(m.x, dupdate);
+    store_tile(m.s0, dlocal);
+    load_rows(m.y, at.k, call.in.ldk, at.rows);
+    load_floats(m.s2, block_matrix(call, call.transform, at.bk, at.block, ATTENTION_BLOCK));
     __syncthreads();
-    /* U = T W and Y = T C. */
-    float dtransform[8][4] = {}, dcross[8][4] = {}, gram[8][4] = {};
-    multiply<P, ROWS, ROWS, D>(dtransform, own(x, LD), LD, w, LD);
-    multiply<P, ROWS, ROWS, ATTENTION_BLOCK>(dtransform, own(s0, SQUARE_LD), SQUARE_LD, s1, SQUARE_LD);
+    multiply<ROWS, ROWS, D>(cross, m.w, warp_row(), m.y);
+    keep_lower(cross, -1);
+    store_tile(m.s1, cross);
+    __syncthreads();
+    multiply<ROWS, ROWS, D>(dtransform, m.x, warp_row(), m.w);
+    multiply<ROWS, ROWS, ATTENTION_BLOCK>(dtransform, m.s0, warp_row(), m.s1);
     keep_lower(dtransform, 0);
-    multiply<P, COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, s2 + threadIdx.x / 32 * 16, SQUARE_LD, x, LD);
-    multiply<P, COLUMNS, COLUMNS, ATTENTION_BLOCK>(dcross, s2 + threadIdx.x / 32 * 16, SQUARE_LD, s0, SQUARE_LD);
-    keep_lower(dcross, -1);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, m.s2, warp_row(), m.x);
+    clear(cross);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(cross, m.s2, warp_row(), m.s0); /* dC */
+    keep_lower(cross, -1);
     __syncthreads();
-    store_rows(s0, SQUARE_LD, dtransform);
-    store_rows(s1, SQUARE_LD, dcross);
+    store_tile(m.s1, cross);
     __syncthreads();
-    multiply<P, ROWS, COLUMNS, ATTENTION_BLOCK>(dw, own(s1, SQUARE_LD), SQUARE_LD, k, LD);
-    multiply<P, COLUMNS, COLUMNS, ATTENTION_BLOCK>(dk, s1 + threadIdx.x / 32 * 16, SQUARE_LD, w, LD);
-    store_slice(call.out.dk + token_offset(call, p.bk, call.K, p.first, call.in.ldk), call.in.ldk, dk, p.rows);
-    /* T = M^-1 diag(beta), M = I + tril(diag(beta) G, -1): Z = M^-T dT, dM = -Z T^T. */
-    multiply<P, ROWS, ROWS, D>(gram, own(w, LD), LD, w, LD);
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dw, m.s1, warp_row(), m.y);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dk, m.s1, warp_row(), m.w);
+    if (at.block < call.blocks - 1)
+        add_floats(dk, block_matrix(call, call.dkeys, at.bk, at.block, D), D);
+    for (int g = 0; g < call.group; g++)
+        add_floats(dk, block_matrix(call, call.dk, query_head(call, at.bk, g), at.block, D), D);
+    store_slice(call.out.dk + token_offset(call, at.bk, call.K, at.first, call.in.ldk), call.in.ldk, dk, at.rows);
     __syncthreads();
+}
+
+/* T = M^-1 diag(beta), M = I + tril(diag(beta) G, -1): Z = M^-T dT, dM = -Z T^T. Adds to dw, writes dbeta. */
+template <int E, int D>
+static __device__ inline void inverse_backward(const struct attention_call &call, const struct place &at,
+                                               const struct backward_memory<E, D> &m, float (&dw)[D / 8][4],
+                                               float (&dtransform)[8][4])
+{
+    float gram[8][4] = {}, dgram[8][4] = {}, dbeta[2] = {};
+    multiply<ROWS, ROWS, D>(gram, m.w, warp_row(), m.w);
     each_pair(gram, [&](int row, int col, float &first, float &second) {
-        s1[row * SQUARE_LD + col] = beta[col] * first;
-        s1[row * SQUARE_LD + col + 1] = beta[col + 1] * second;
+        *reinterpret_cast<float2 *>(m.m + row * SQUARE_LD + col) =
+            make_float2(m.beta[col] * first, m.beta[col + 1] * second);
     });
+    store_floats(m.z, SQUARE_LD, dtransform);
     __syncthreads();
-    if (threadIdx.x < ATTENTION_BLOCK)
-        solve_upper(s0, s1, threadIdx.x);
-    __syncthreads();
-    float dgram[8][4] = {}, dbeta[2] = {};
-    multiply<P, ROWS, ROWS, ATTENTION_BLOCK>(dgram, own(s0, SQUARE_LD), SQUARE_LD, s2, SQUARE_LD);
+    {
+        float column[ATTENTION_BLOCK];
+        const float *z = m.z + threadIdx.x;
+        if (threadIdx.x < ATTENTION_BLOCK)
+            solve<true>(column, m.m, [&](int i) { return z[i * SQUARE_LD]; });
+        write_columns(m.z, column);
+    }
+    clear(dtransform);
+    add_floats(dtransform, m.z, SQUARE_LD);
+    multiply_kept<ROWS>(dgram, dtransform, m.s2);
     negate(dgram);
     keep_lower(dgram, -1);
-    int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             dbeta[e / 2] += dgram[n][e] * gram[n][e];
-            dgram[n][e] *= beta[row + e / 2 * 8];
+            dgram[n][e] *= m.beta[own_row(e / 2)];
         }
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        int r = row + 8 * e;
-        dbeta[e] += __shfl_xor_sync(0xffffffffu, dbeta[e], 1);
-        dbeta[e] += __shfl_xor_sync(0xffffffffu, dbeta[e], 2);
-        if (threadIdx.x % 4 == 0 && r < p.rows)
-            call.out.dbeta[((size_t)(p.bk / call.K) * call.T + p.first + r) * call.K + p.bk % call.K] =
-                dbeta[e] + s0[r * SQUARE_LD + r];
+    for (int half = 0; half < 2; half++) {
+        int row = own_row(half);
+        dbeta[half] += __shfl_xor_sync(0xffffffffu, dbeta[half], 1);
+        dbeta[half] += __shfl_xor_sync(0xffffffffu, dbeta[half], 2);
+        if (threadIdx.x % 4 == 0 && row < at.rows)
+            call.out.dbeta[beta_index(call, at, row)] = dbeta[half] + m.z[row * SQUARE_LD + row];
     }
-    store_rows(s1, SQUARE_LD, dgram);
+    store_tile(m.s0, dgram); /* in the place of m, which the solve has read */
     __syncthreads();
-    multiply<P, ROWS, COLUMNS, ATTENTION_BLOCK>(dw, own(s1, SQUARE_LD), SQUARE_LD, w, LD);
-    multiply<P, COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, s1 + threadIdx.x / 32 * 16, SQUARE_LD, w, LD);
-    store_slice(call.out.dw + token_offset(call, p.bk, call.K, p.first, p.ldw), p.ldw, dw, p.rows);
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dw, m.s0, warp_row(), m.w);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, m.s0, warp_row(), m.w);
 }
 
-void cuda_path_prepare(struct cuda_device *cuda, const struct attention_call *call)
+template <int E, int D>
+static __global__ void __launch_bounds__(ATTENTION_THREADS)
+    operators_backward_kernel(const __grid_constant__ struct attention_call call)
 {
-    with_width(cuda, "attention", call->D, [&](auto width) {
-        constexpr int D = decltype(width)::D;
-        attention_launch(cuda, "attention", prepare_kernel<D>, (size_t)call->B * call->K * call->blocks,
-                         prepare_shared<D>(), call);
+    cuda_wait();
+    constexpr int N = D / 8;
+    extern __shared__ float4 shared[];
+    auto m = carve_memory<E, D>(reinterpret_cast<char *>(shared));
+    struct place at = find_place(call);
+    float dw[N][4] = {}, dtransform[8][4] = {};
+    load_rows(m.w, at.w, at.ldw, at.rows);
+    load_beta(call, at, m.beta);
+    __syncthreads();
+    {
+        float dupdate[N][4] = {}, dlocal[8][4] = {};
+        edges_backward<E, D>(call, at, m, dw, dupdate, dlocal);
+        transform_backward<E, D>(call, at, m, dw, dupdate, dlocal, dtransform);
+    }
+    inverse_backward<E, D>(call, at, m, dw, dtransform);
+    store_slice(call.out.dw + token_offset(call, at.bk, call.K, at.first, at.ldw), at.ldw, dw, at.rows);
+}
+
+/* ---- launching ---- */
+
+void cuda_path_operators(struct cuda_device *cuda, const struct attention_call *call)
+{
+    with_precision(cuda, "attention", call->D, [&](auto precision, auto width) {
+        constexpr int P = decltype(precision)::P, D = decltype(width)::D;
+        attention_launch(cuda, "attention", operators_kernel<P, D>, (size_t)call->B * call->K * call->blocks,
+                         operators_shared<EXACT<P>, D>(), call);
     });
 }
 
-void cuda_path_prepare_backward(struct cuda_device *cuda, const struct attention_call *call)
+void cuda_path_operators_backward(struct cuda_device *cuda, const struct attention_call *call)
 {
-    with_width(cuda, "attention", call->D, [&](auto width) {
-        constexpr int D = decltype(width)::D;
-        attention_launch(cuda, "attention", prepare_backward_kernel<D>, (size_t)call->B * call->K * call->blocks,
-                         prepare_backward_shared<D>(), call);
+    with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
+        constexpr int E = EXACT<decltype(precision)::P>, D = decltype(width)::D;
+        attention_launch(cuda, "attention backward", operators_backward_kernel<E, D>,
+                         (size_t)call->B * call->K * call->blocks, operators_backward_shared<E, D>(), call);
     });
 }

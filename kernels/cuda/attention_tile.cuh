@@ -1,5 +1,6 @@
-/* From a tile of logits to weights and back: softmax with or without gate, and stick-breaking. Rows are queries; a
- * warp's 16 rows are its own. */
+/* Tiles of 64 tokens in shared memory and their products on tensor cores (mma.sync; ldmatrix for bf16). A warp owns 16
+ * rows of a product. fp32 is kept as floats and multiplied as three tf32 products of the operands' upper and lower
+ * halves; tf32 as two bf16 halves, whose sum has 16 bits, and three bf16 products; bf16 as it is. */
 #ifndef STATELAB_KERNELS_CUDA_ATTENTION_TILE_CUH
 #define STATELAB_KERNELS_CUDA_ATTENTION_TILE_CUH
 
@@ -7,10 +8,356 @@
 
 #ifdef __CUDACC__
 
-/* Row of this thread's elements e = 0, 1 (half 0) and e = 2, 3 (half 1) of a product, and first column. */
+template <int P> struct tile_format {
+    using element = uint16_t;
+    static constexpr int PARTS = P == PRECISION_TF32 ? 2 : 1;
+};
+template <> struct tile_format<PRECISION_FP32> {
+    using element = float;
+    static constexpr int PARTS = 1;
+};
+
+/* What may not be rounded to bf16: errors in path's operators go into all later blocks. */
+template <int P> static constexpr int EXACT = P == PRECISION_BF16 ? PRECISION_TF32 : P;
+
+/* HEIGHT x WIDTH in shared memory: PARTS planes whose rows are LD elements apart (16 bytes more than WIDTH, against
+ * bank conflicts). Packed in device memory the same planes lie without gaps, in at most HEIGHT * WIDTH floats. */
+template <int PRECISION, int TILE_WIDTH, int TILE_HEIGHT = ATTENTION_BLOCK> struct tile {
+    using element = typename tile_format<PRECISION>::element;
+    static constexpr int P = PRECISION, WIDTH = TILE_WIDTH, HEIGHT = TILE_HEIGHT, PARTS = tile_format<P>::PARTS;
+    static constexpr int LD = WIDTH + 16 / (int)sizeof(element), PLANE = HEIGHT * LD;
+    static constexpr size_t BYTES = PARTS * PLANE * sizeof(element);
+    element *at;
+};
+
+/* Lays out shared memory: the next tile or array from *base on. */
+template <typename Tile> static __device__ inline Tile carve_tile(char *&base)
+{
+    Tile made = { reinterpret_cast<typename Tile::element *>(base) };
+    base += Tile::BYTES;
+    return made;
+}
+template <typename T> static __device__ inline T *carve_array(char *&base, size_t count)
+{
+    T *made = reinterpret_cast<T *>(base);
+    base += count * sizeof(T);
+    return made;
+}
+
+/* ---- asynchronous copies ---- */
+
+template <int BYTES> static __device__ inline void copy_async(void *to, const void *from, bool there = true)
+{
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    int bytes = there ? BYTES : 0; /* the rest becomes 0 */
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes)
+                     : "memory");
+}
+
+/* Ends a group of copies. */
+static __device__ inline void copies_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* All groups of the block but the last AHEAD have arrived. */
+template <int AHEAD> static __device__ inline void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD) : "memory");
+    __syncthreads();
+}
+
+static __device__ inline void copies_done()
+{
+    copies_commit();
+    copies_wait<0>();
+}
+
+/* Starts copying a packed matrix. */
+template <typename Tile> static __device__ inline void load_packed(Tile to, const float *from)
+{
+    constexpr int PER = 16 / (int)sizeof(typename Tile::element), LINE = Tile::WIDTH / PER;
+    const typename Tile::element *source = reinterpret_cast<const typename Tile::element *>(from);
+    for (int chunk = threadIdx.x; chunk < Tile::PARTS * Tile::HEIGHT * LINE; chunk += ATTENTION_THREADS)
+        copy_async<16>(to.at + chunk / LINE * Tile::LD + chunk % LINE * PER, source + (size_t)chunk * PER);
+}
+
+/* ---- conversion ---- */
+
+static __device__ inline uint32_t to_tf32(float x)
+{
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+
+static __device__ inline uint32_t to_bf16x2(float first, float second)
+{
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
+    return bits;
+}
+
+/* What rounding to bf16 left over. */
+static __device__ inline uint32_t rest_bf16x2(uint32_t high, float first, float second)
+{
+    return to_bf16x2(first - __uint_as_float(high << 16), second - __uint_as_float(high & 0xffff0000u));
+}
+
+/* Two neighbours into a plane of shared or device memory; the planes are `plane` elements apart. */
+template <int P>
+static __device__ inline void put_pair(typename tile_format<P>::element *to, size_t plane, float first, float second)
+{
+    if constexpr (P == PRECISION_FP32) {
+        *reinterpret_cast<float2 *>(to) = make_float2(first, second);
+    } else {
+        uint32_t high = to_bf16x2(first, second);
+        *reinterpret_cast<uint32_t *>(to) = high;
+        if constexpr (P == PRECISION_TF32)
+            *reinterpret_cast<uint32_t *>(to + plane) = rest_bf16x2(high, first, second);
+    }
+}
+
+template <int P>
+static __device__ inline void put_eight(typename tile_format<P>::element *to, size_t plane, const float (&x)[8])
+{
+    if constexpr (P == PRECISION_FP32) {
+        reinterpret_cast<float4 *>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+        reinterpret_cast<float4 *>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+    } else {
+        uint4 high = { to_bf16x2(x[0], x[1]), to_bf16x2(x[2], x[3]), to_bf16x2(x[4], x[5]), to_bf16x2(x[6], x[7]) };
+        *reinterpret_cast<uint4 *>(to) = high;
+        if constexpr (P == PRECISION_TF32)
+            *reinterpret_cast<uint4 *>(to + plane) = { rest_bf16x2(high.x, x[0], x[1]), rest_bf16x2(high.y, x[2], x[3]),
+                                                       rest_bf16x2(high.z, x[4], x[5]),
+                                                       rest_bf16x2(high.w, x[6], x[7]) };
+    }
+}
+
+/* f(row, column, x[8]) for the `rows` rows of floats at `from`, ld apart, and for zeros in the rest of the 64. */
+template <int WIDTH, typename F> static __device__ inline void each_eight(const float *from, int ld, int rows, F f)
+{
+    bool vector = ld % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0;
+    for (int chunk = threadIdx.x; chunk < ATTENTION_BLOCK * WIDTH / 8; chunk += ATTENTION_THREADS) {
+        int row = chunk / (WIDTH / 8), col = chunk % (WIDTH / 8) * 8;
+        const float *source = from + (size_t)row * ld + col;
+        float x[8] = {};
+        if (row < rows && vector) {
+            float4 first = reinterpret_cast<const float4 *>(source)[0];
+            float4 second = reinterpret_cast<const float4 *>(source)[1];
+            x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
+            x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
+        } else if (row < rows) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] = source[i];
+        }
+        f(row, col, x);
+    }
+}
+
+/* Rows of floats become a packed matrix, and a tile too. */
+template <int P, int WIDTH> static __device__ inline void pack_rows(float *packed, const float *from, int ld, int rows)
+{
+    auto *to = reinterpret_cast<typename tile_format<P>::element *>(packed);
+    each_eight<WIDTH>(from, ld, rows, [&](int row, int col, const float(&x)[8]) {
+        put_eight<P>(to + row * WIDTH + col, ATTENTION_BLOCK * WIDTH, x);
+    });
+}
+template <typename Tile>
+static __device__ inline void load_rows(Tile tile, const float *from, int ld, int rows, float *packed = nullptr)
+{
+    auto *to = reinterpret_cast<typename Tile::element *>(packed);
+    each_eight<Tile::WIDTH>(from, ld, rows, [&](int row, int col, const float(&x)[8]) {
+        put_eight<Tile::P>(tile.at + row * Tile::LD + col, Tile::PLANE, x);
+        if (to)
+            put_eight<Tile::P>(to + row * Tile::WIDTH + col, ATTENTION_BLOCK * Tile::WIDTH, x);
+    });
+}
+
+/* Contiguous floats [HEIGHT, WIDTH], HEIGHT a multiple of 64 or less than it, become a tile. */
+template <typename Tile> static __device__ inline void load_floats(Tile tile, const float *from)
+{
+    for (int first = 0; first < Tile::HEIGHT; first += ATTENTION_BLOCK)
+        each_eight<Tile::WIDTH>(from + (size_t)first * Tile::WIDTH, Tile::WIDTH, Tile::HEIGHT - first,
+                                [&](int row, int col, const float(&x)[8]) {
+                                    if (row + first < Tile::HEIGHT)
+                                        put_eight<Tile::P>(tile.at + (row + first) * Tile::LD + col, Tile::PLANE, x);
+                                });
+}
+
+/* ---- products ---- */
+
+static __device__ inline void mma_tf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <bool TRANSPOSED> static __device__ inline void load_matrices(uint32_t (&x)[4], const uint16_t *at)
+{
+    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(at));
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(address)
+                     : "memory");
+}
+
+/* How an operand lies in a tile: x(row, depth) in row `row` and column `depth`, or the other way round. */
+enum layout { ROWS, COLUMNS };
+
+/* 16 rows of the left operand at one step of depth: STEP columns of it. Of fp32's eight, lane (g, t) holds depths 2t
+ * and 2t + 1, so that the elements of a product can be used as they are. */
+template <int P> struct left_fragment {
+    static constexpr int STEP = P == PRECISION_FP32 ? 8 : 16;
+    uint32_t high[4], low[4];
+};
+
+static __device__ inline void split_tf32(uint32_t &high, uint32_t &low, float value)
+{
+    high = to_tf32(value);
+    low = to_tf32(value - __uint_as_float(high));
+}
+
+template <enum layout LAYOUT, typename Tile>
+static __device__ inline void left_load(left_fragment<Tile::P> &left, Tile a, int row, int depth)
+{
+    int lane = threadIdx.x % 32;
+    if constexpr (Tile::P == PRECISION_FP32) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = row + lane / 4 + i % 2 * 8, d = depth + lane % 4 * 2 + i / 2;
+            split_tf32(left.high[i], left.low[i], LAYOUT == ROWS ? a.at[r * Tile::LD + d] : a.at[d * Tile::LD + r]);
+        }
+    } else {
+        const uint16_t *at = LAYOUT == ROWS
+                                 ? a.at + (row + lane % 16) * Tile::LD + depth + lane / 16 * 8
+                                 : a.at + (depth + lane / 16 * 8 + lane % 8) * Tile::LD + row + lane / 8 % 2 * 8;
+        load_matrices<LAYOUT == COLUMNS>(left.high, at);
+        if constexpr (Tile::PARTS == 2)
+            load_matrices<LAYOUT == COLUMNS>(left.low, at + Tile::PLANE);
+    }
+}
+
+/* From the elements of a product whose columns are the depth. */
+template <int P, int N>
+static __device__ inline void left_take(left_fragment<P> &left, const float (&a)[N][4], int depth)
+{
+    if constexpr (P == PRECISION_FP32) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            split_tf32(left.high[i], left.low[i], a[depth / 8][i % 2 * 2 + i / 2]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *pair = &a[depth / 8 + i / 2][i % 2 * 2];
+            left.high[i] = to_bf16x2(pair[0], pair[1]);
+            if constexpr (P == PRECISION_TF32)
+                left.low[i] = rest_bf16x2(left.high[i], pair[0], pair[1]);
+        }
+    }
+}
+
+/* sum += left * B^T over one step of depth. */
+template <enum layout LAYOUT, typename Tile, int N>
+static __device__ inline void multiply_step(float (&sum)[N][4], const left_fragment<Tile::P> &left, Tile b, int depth)
+{
+    int lane = threadIdx.x % 32;
+    if constexpr (Tile::P == PRECISION_FP32) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            uint32_t high[2], low[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                int r = 8 * n + lane / 4, d = depth + lane % 4 * 2 + i;
+                split_tf32(high[i], low[i], LAYOUT == ROWS ? b.at[r * Tile::LD + d] : b.at[d * Tile::LD + r]);
+            }
+            /* The tensor core's own additions cut off: long sums are rounded outside it. */
+            float part[4] = {};
+            mma_tf32(part, left.low, high);
+            mma_tf32(part, left.high, low);
+            mma_tf32(part, left.high, high);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                sum[n][e] += part[e];
+        }
+    } else {
+        const uint16_t *at = LAYOUT == ROWS ? b.at + (lane / 16 * 8 + lane % 8) * Tile::LD + depth + lane / 8 % 2 * 8
+                                            : b.at + (depth + lane % 16) * Tile::LD + lane / 16 * 8;
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            const uint16_t *here = at + (LAYOUT == ROWS ? 8 * n * Tile::LD : 8 * n);
+            uint32_t high[4], low[4];
+            load_matrices<LAYOUT == COLUMNS>(high, here);
+            if constexpr (Tile::PARTS == 2) {
+                load_matrices<LAYOUT == COLUMNS>(low, here + Tile::PLANE);
+                mma_bf16(sum[n], left.low, high[0], high[1]);
+                mma_bf16(sum[n + 1], left.low, high[2], high[3]);
+                mma_bf16(sum[n], left.high, low[0], low[1]);
+                mma_bf16(sum[n + 1], left.high, low[2], low[3]);
+            }
+            mma_bf16(sum[n], left.high, high[0], high[1]);
+            mma_bf16(sum[n + 1], left.high, high[2], high[3]);
+        }
+    }
+}
+
+/* sum [16, 8N] += A B^T: A [16, DEPTH] is 16 rows of tile `a` from `row` on, B [8N, DEPTH] tile `b` from its first row
+ * (in that layout). Element sum[n][e] of lane (g, t) is row g + e/2*8, column 8n + 2t + e%2. */
+template <enum layout LEFT, enum layout RIGHT, int DEPTH, typename TileA, typename TileB, int N>
+static __device__ inline void multiply(float (&sum)[N][4], TileA a, int row, TileB b)
+{
+    static_assert(TileA::P == TileB::P);
+    constexpr int UNROLLED = TileA::P == PRECISION_FP32 ? 2 : DEPTH;
+#pragma unroll UNROLLED
+    for (int depth = 0; depth < DEPTH; depth += left_fragment<TileA::P>::STEP) {
+        left_fragment<TileA::P> left;
+        left_load<LEFT>(left, a, row, depth);
+        multiply_step<RIGHT>(sum, left, b, depth);
+    }
+}
+
+/* The same where A is the warp's part of another product. */
+template <enum layout RIGHT, typename Tile, int N, int M>
+static __device__ inline void multiply_kept(float (&sum)[N][4], const float (&a)[M][4], Tile b)
+{
+#pragma unroll
+    for (int depth = 0; depth < 8 * M; depth += left_fragment<Tile::P>::STEP) {
+        left_fragment<Tile::P> left;
+        left_take<Tile::P>(left, a, depth);
+        multiply_step<RIGHT>(sum, left, b, depth);
+    }
+}
+
+/* ---- the warp's part of a product ---- */
+
+/* The warp's first row. */
+static __device__ inline int warp_row()
+{
+    return threadIdx.x / 32 * 16;
+}
+
+/* Row of this thread's elements e = 0, 1 (half 0) and e = 2, 3 (half 1), and their first column. */
 static __device__ inline int own_row(int half)
 {
-    return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * half;
+    return warp_row() + threadIdx.x % 32 / 4 + 8 * half;
 }
 
 static __device__ inline int own_column(int n)
@@ -18,175 +365,94 @@ static __device__ inline int own_column(int n)
     return 8 * n + threadIdx.x % 4 * 2;
 }
 
-static __device__ inline float quad_sum(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-static __device__ inline float quad_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-/* Copies the summed gates of 64 tokens, 0 beyond the end. */
-static __device__ inline void load_gates(float2 *to, const float2 *from, int rows)
-{
-    if (threadIdx.x < ATTENTION_BLOCK)
-        to[threadIdx.x] = (int)threadIdx.x < rows ? from[threadIdx.x] : make_float2(0, 0);
-}
-
-/* Sums of log_gate over j < s <= i. */
-static __device__ inline float gate_between(float2 i, float2 j)
-{
-    return (i.x - j.x) + (i.y - j.y);
-}
-
-/* Raw products become logits; those of keys after the query -inf. */
-static __device__ inline void finish_logits(float (&s)[8][4], float scale, bool gate, const float2 *gate_q,
-                                            const float2 *gate_k, bool diagonal)
+/* f(row, column, first, second) for each pair of neighbours. */
+template <int N, typename F> static __device__ inline void each_pair(float (&x)[N][4], F f)
 {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = own_row(half);
-        float2 i = gate ? gate_q[row] : make_float2(0, 0);
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float &x = s[n][2 * half + e];
-                int col = own_column(n) + e;
-                x *= scale;
-                if (gate)
-                    x += gate_between(i, gate_k[col]);
-                if (diagonal && col > row)
-                    x = -INFINITY;
-            }
+    for (int n = 0; n < N; n++) {
+        f(own_row(0), own_column(n), x[n][0], x[n][1]);
+        f(own_row(1), own_column(n), x[n][2], x[n][3]);
     }
 }
 
-/* Online softmax: logits become weights relative to the new maximum; o and sum are rescaled. */
-template <int N>
-static __device__ inline void softmax_step(float (&s)[8][4], float (&most)[2], float (&sum)[2], float (&o)[N][4])
+template <int N> static __device__ inline void clear(float (&x)[N][4])
 {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float top = most[half];
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-            top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-        top = quad_max(top);
-        float factor = __expf(most[half] - top), total = 0;
-        most[half] = top;
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float &x = s[n][2 * half + e];
-                x = __expf(x - top);
-                total += x;
-            }
-        sum[half] = sum[half] * factor + total;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            o[n][2 * half] *= factor;
-            o[n][2 * half + 1] *= factor;
-        }
-    }
+    for (int n = 0; n < N; n++)
+        x[n][0] = x[n][1] = x[n][2] = x[n][3] = 0;
 }
 
-/* ---- stick-breaking: two lanes take a row of the warp, 32 keys each ---- */
-
-static __device__ inline int stick_row()
+template <int N> static __device__ inline void negate(float (&x)[N][4])
 {
-    return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 2;
-}
-
-/* log(1 - sigma(z)) */
-static __device__ inline float log_rest(float z)
-{
-    return -(fmaxf(z, 0) + log1pf(__expf(-fabsf(z))));
-}
-
-/* The logits of the row become log weights without what the keys of other halves and blocks take; returns the sum of
- * log_rest over this half, and in *right what its own half must add for the half to its right. */
-static __device__ inline float stick_logs(float *row, float scale, bool diagonal, float *right)
-{
-    int half = threadIdx.x % 2, r = stick_row();
-    float taken = 0;
-    for (int j = 32 * half + 31; j >= 32 * half; j--) {
-        float z = row[j] * scale, rest = log_rest(z);
-        if (diagonal && j >= r) {
-            row[j] = -INFINITY;
-            continue;
-        }
-        row[j] = z + rest + taken;
-        taken += rest;
-    }
-    float other = __shfl_xor_sync(0xffffffffu, taken, 1);
-    *right = half == 0 ? other : 0;
-    return taken + other;
-}
-
-/* Raw products in tile `s` become weights. left: log of the stick left to the right of the tile, and then to its left
- * too. */
-static __device__ inline void stick_forward(float *s, float scale, bool diagonal, float &left)
-{
-    __syncwarp();
-    float *row = s + stick_row() * SQUARE_LD, right;
-    float taken = stick_logs(row, scale, diagonal, &right);
-    int half = threadIdx.x % 2;
-    for (int j = 32 * half; j < 32 * half + 32; j++)
-        row[j] = __expf(row[j] + left + right);
-    left += taken;
-    __syncwarp();
-}
-
-/* Only what the tile takes of the stick. */
-static __device__ inline float stick_taken(const float *s, float scale, bool diagonal)
-{
-    const float *row = s + stick_row() * SQUARE_LD;
-    int half = threadIdx.x % 2, r = stick_row();
-    float taken = 0;
-    for (int j = 32 * half + 31; j >= 32 * half; j--)
-        taken += diagonal && j >= r ? 0 : log_rest(row[j] * scale);
-    return taken + __shfl_xor_sync(0xffffffffu, taken, 1);
-}
-
-/* Raw products in s become weights A; raw dout . v in ds become scale * dlogits. left as in stick_forward, right of
- * the tile; sum: of A * gradient to the left of the tile, and then with the tile. */
-static __device__ inline void stick_backward(float *s, float *ds, float scale, bool diagonal, float left, float delta,
-                                             float &sum)
-{
-    __syncwarp();
-    int half = threadIdx.x % 2, r = stick_row();
-    float *row = s + r * SQUARE_LD, *drow = ds + r * SQUARE_LD, total = 0;
-    float weight[ATTENTION_BLOCK / 2], taken = 0;
-    for (int j = 32 * half; j < 32 * half + 32; j++)
-        taken += diagonal && j >= r ? 0 : log_rest(row[j] * scale);
-    float other = __shfl_xor_sync(0xffffffffu, taken, 1), running = left + (half == 0 ? other : 0);
 #pragma unroll
-    for (int c = 31; c >= 0; c--) {
-        int j = 32 * half + c;
-        float z = row[j] * scale, rest = log_rest(z);
-        bool counts = !(diagonal && j >= r);
-        weight[c] = counts ? __expf(z + rest + running) : 0;
-        running += counts ? rest : 0;
-        total += weight[c] * (drow[j] - delta);
-    }
-    float others = __shfl_xor_sync(0xffffffffu, total, 1), before = sum + (half == 1 ? others : 0);
+    for (int n = 0; n < N; n++)
 #pragma unroll
-    for (int c = 0; c < 32; c++) {
-        int j = 32 * half + c;
-        float z = row[j] * scale, rest = log_rest(z), gradient = weight[c] * (drow[j] - delta);
-        bool counts = !(diagonal && j >= r);
-        row[j] = weight[c];
-        drow[j] = counts ? scale * (gradient * __expf(rest) - __expf(z + rest) * before) : 0;
-        before += gradient;
-    }
-    sum += total + others;
-    __syncwarp();
+        for (int e = 0; e < 4; e++)
+            x[n][e] = -x[n][e];
+}
+
+/* Zeroes what lies above the diagonal of a square, and with offset -1 the diagonal too. */
+static __device__ inline void keep_lower(float (&x)[8][4], int offset)
+{
+    each_pair(x, [&](int row, int col, float &first, float &second) {
+        first = col <= row + offset ? first : 0;
+        second = col + 1 <= row + offset ? second : 0;
+    });
+}
+
+template <typename Tile, int N> static __device__ inline void store_tile(Tile to, float (&x)[N][4])
+{
+    each_pair(x, [&](int row, int col, float &first, float &second) {
+        put_pair<Tile::P>(to.at + row * Tile::LD + col, Tile::PLANE, first, second);
+    });
+}
+
+template <int P, int N> static __device__ inline void store_packed(float *packed, float (&x)[N][4])
+{
+    auto *to = reinterpret_cast<typename tile_format<P>::element *>(packed);
+    each_pair(x, [&](int row, int col, float &first, float &second) {
+        put_pair<P>(to + row * 8 * N + col, ATTENTION_BLOCK * 8 * N, first, second);
+    });
+}
+
+/* Floats, rows ld apart, ld even. */
+template <int N> static __device__ inline void store_floats(float *to, int ld, float (&x)[N][4])
+{
+    each_pair(x, [&](int row, int col, float &first, float &second) {
+        *reinterpret_cast<float2 *>(to + (size_t)row * ld + col) = make_float2(first, second);
+    });
+}
+
+/* The first `rows` rows of a slice whose ld may be odd. */
+template <int N> static __device__ inline void store_slice(float *to, int ld, float (&x)[N][4], int rows)
+{
+    each_pair(x, [&](int row, int col, float &first, float &second) {
+        if (row >= rows)
+            return;
+        to[(size_t)row * ld + col] = first;
+        to[(size_t)row * ld + col + 1] = second;
+    });
+}
+
+/* x += from, rows ld apart, ld even. */
+template <int N> static __device__ inline void add_floats(float (&x)[N][4], const float *from, int ld)
+{
+    each_pair(x, [&](int row, int col, float &first, float &second) {
+        float2 pair = *reinterpret_cast<const float2 *>(from + (size_t)row * ld + col);
+        first += pair.x;
+        second += pair.y;
+    });
+}
+
+/* x += the first `rows` rows of a slice whose ld may be odd. */
+template <int N> static __device__ inline void add_slice(float (&x)[N][4], const float *from, int ld, int rows)
+{
+    each_pair(x, [&](int row, int col, float &first, float &second) {
+        if (row >= rows)
+            return;
+        first += from[(size_t)row * ld + col];
+        second += from[(size_t)row * ld + col + 1];
+    });
 }
 
 #endif
