@@ -122,7 +122,8 @@ void plan_block(const struct attention_layer *layer, const struct device *device
 {
     struct arena *kept = training ? arena : scratch;
     *block = (struct block){ .shape = shape, .N = shape.B * shape.T };
-    block->ld = layer->C + 2 * layer->K * layer->D + extra;
+    block->columns = layer->C + 2 * layer->K * layer->D + extra;
+    block->ld = (block->columns + 7) / 8 * 8; /* rows aligned to 32 bytes: CUDA's products are twice as fast */
     size_t N = (size_t)block->N, queries = N * layer->C, keys = N * layer->K * layer->D;
     block->projected = arena_reals(kept, N * block->ld);
     if (has_qk_norm(layer)) {
@@ -165,7 +166,7 @@ void project_forward(const struct attention_layer *layer, struct device *device,
 {
     const struct ops *ops = device->ops;
     ops->linear_forward(device, block->projected, block->ld, x, layer->C, parameters[Q_PROJ], block->N, layer->C,
-                        block->ld);
+                        block->columns);
     if (!block->q_saved)
         return;
     ops->head_norm_forward(device, block->projected, block->ld, block->q_saved, parameters[norms], block->N, layer->H,
@@ -186,9 +187,9 @@ void project_backward(const struct attention_layer *layer, struct device *device
                                 block->norm_scratch);
     }
     ops->linear_backward_input(device, dx, layer->C, block->dprojected, block->ld, parameters[Q_PROJ], block->N,
-                               layer->C, block->ld, false);
+                               layer->C, block->columns, false);
     ops->linear_backward_weight(device, gradients[Q_PROJ], block->dprojected, block->ld, x, layer->C, block->N,
-                                layer->C, block->ld);
+                                layer->C, block->columns);
 }
 
 /* ---- core and output projection ---- */

@@ -21,7 +21,7 @@ enum { Q_PROJ, K_PROJ, V_PROJ, FIRST_EXTRA };
  * are q | k | v | extras, `ld` = O. Gradients, d..., lie in scratch. */
 struct block {
     struct attention_shape shape;
-    int N, ld;
+    int N, columns, ld; /* columns of the projection; its rows are ld apart */
     real *projected, *dprojected;
     real *q_saved, *k_saved, *norm_scratch;           /* qk_norm */
     real *log_gate, *dlog_gate;                       /* forget gate [N, H] */

@@ -69,10 +69,10 @@ static inline float *attention_carve(float *base, size_t *used, size_t count)
     return base ? base + at : nullptr;
 }
 
-/* Launches a kernel of ATTENTION_THREADS threads that asks for `bytes` of shared memory. */
+/* Launches blocks of `threads` threads that ask for `bytes` of shared memory. */
 template <typename Kernel>
 static void attention_launch(struct cuda_device *cuda, const char *operation, Kernel kernel, size_t blocks,
-                             size_t bytes, const struct attention_call *call)
+                             size_t bytes, const struct attention_call *call, int threads = ATTENTION_THREADS)
 {
     if (bytes > (size_t)cuda->shared_limit) {
         if (!cuda->failure.message[0])
@@ -83,7 +83,7 @@ static void attention_launch(struct cuda_device *cuda, const char *operation, Ke
         return;
     }
     cuda_note(cuda, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), operation);
-    cuda_launch(cuda, operation, kernel, (unsigned)blocks, ATTENTION_THREADS, bytes, *call);
+    cuda_launch(cuda, operation, kernel, (unsigned)blocks, threads, bytes, *call);
 }
 
 /* Calls launch with tags of the device's precision and of D. */

@@ -1,9 +1,7 @@
 /* PaTH's operators inside one block of 64 tokens (arXiv 2505.16381, section 3.3), and the gradients of that: triangular
  * inverse, keys to the right edge, block product. See kernels/cpu/attention_path.c for the formulas; G = W W^T,
  * C = tril(W K^T, -1), T = transform, U = update = T W, Y = local = T C. */
-#include "kernels/cuda/attention_tile.cuh"
-
-enum { SQUARE_LD = ATTENTION_BLOCK + 4, SQUARE_BYTES = ATTENTION_BLOCK * SQUARE_LD * (int)sizeof(float) };
+#include "kernels/cuda/attention_path.cuh"
 
 /* The block's place, and its tokens. */
 struct place {
@@ -87,21 +85,43 @@ static __device__ inline void store_change(const struct attention_call &call, co
 {
     auto *to =
         reinterpret_cast<typename tile_format<P>::element *>(block_matrix(call, call.change, at.bk, at.block, D, D));
+    int from = share<D>::wide();
     for (int first = 0; first + warp_row() < D; first += ATTENTION_BLOCK) {
-        float product[D / 8][4] = {};
-        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(product, w, first + warp_row(), u);
+        float product[share<D>::N][4] = {};
+        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(product, w, first + warp_row(), shift<COLUMNS>(u, from));
         each_pair(product, [&](int row, int col, float &left, float &right) {
-            put_pair<P>(to + (first + row) * D + col, D * D, -left, -right);
+            put_pair<P>(to + (first + row) * D + from + col, D * D, -left, -right);
         });
     }
 }
 
+/* The transform, as floats in m; and C as a tile. */
+template <int D, typename Tile, typename Square>
+static __device__ inline void find_transform(Tile w, Tile k, Square c, float *m, const float *beta)
+{
+    int from = share<D>::square(), own = threadIdx.x;
+    float gram[share<D>::M][4] = {}, cross[share<D>::M][4] = {}, column[ATTENTION_BLOCK];
+    multiply<ROWS, ROWS, D>(gram, w, warp_row(), shift<ROWS>(w, from));
+    each_pair(gram, [&](int row, int, float &first, float &second) {
+        first *= beta[row];
+        second *= beta[row];
+    });
+    store_floats(m + from, SQUARE_LD, gram);
+    multiply<ROWS, ROWS, D>(cross, w, warp_row(), shift<ROWS>(k, from));
+    keep_lower(cross, -1, from);
+    store_tile(shift<COLUMNS>(c, from), cross);
+    __syncthreads();
+    if (own < ATTENTION_BLOCK)
+        solve<false>(column, m, [&](int i) { return i == own ? beta[i] : 0.0f; });
+    write_columns(m, column);
+}
+
 template <int P, int D>
-static __global__ void __launch_bounds__(ATTENTION_THREADS)
+static __global__ void __launch_bounds__(share<D>::THREADS)
     operators_kernel(const __grid_constant__ struct attention_call call)
 {
     cuda_wait();
-    constexpr int E = EXACT<P>, N = D / 8;
+    constexpr int E = EXACT<P>, N = share<D>::N, M = share<D>::M, THREADS = share<D>::THREADS;
     extern __shared__ float4 shared[];
     char *base = reinterpret_cast<char *>(shared);
     auto w = carve_tile<tile<E, D>>(base), x = carve_tile<tile<E, D>>(base); /* x: K, then U */
@@ -109,44 +129,30 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
     float *m = carve_array<float>(base, SQUARE_BYTES / sizeof(float)),
           *beta = carve_array<float>(base, ATTENTION_BLOCK);
     struct place at = find_place(call);
-    load_rows(w, at.w, at.ldw, at.rows);
-    load_rows(x, at.k, call.in.ldk, at.rows);
+    int wide = share<D>::wide(), square = share<D>::square();
+    load_rows<THREADS>(w, at.w, at.ldw, at.rows);
+    load_rows<THREADS>(x, at.k, call.in.ldk, at.rows);
     load_beta(call, at, beta);
-    pack_rows<P, D>(block_matrix(call, call.values, at.bk, at.block, D), at.v, call.in.ldv, at.rows);
+    pack_rows<P, D, THREADS>(block_matrix(call, call.values, at.bk, at.block, D), at.v, call.in.ldv, at.rows);
     __syncthreads();
-    {
-        float gram[8][4] = {}, cross[8][4] = {}, column[ATTENTION_BLOCK];
-        multiply<ROWS, ROWS, D>(gram, w, warp_row(), w);
-        each_pair(gram, [&](int row, int, float &first, float &second) {
-            first *= beta[row];
-            second *= beta[row];
-        });
-        store_floats(m, SQUARE_LD, gram);
-        multiply<ROWS, ROWS, D>(cross, w, warp_row(), x);
-        keep_lower(cross, -1);
-        store_tile(c, cross);
-        __syncthreads();
-        int own = threadIdx.x;
-        if (own < ATTENTION_BLOCK)
-            solve<false>(column, m, [&](int i) { return i == own ? beta[i] : 0.0f; });
-        write_columns(m, column);
-    }
-    float transform[8][4] = {}, update[N][4] = {}, local[8][4] = {};
+    find_transform<D>(w, x, c, m, beta);
+    float transform[8][4] = {}, update[N][4] = {}, local[M][4] = {};
     add_floats(transform, m, SQUARE_LD);
-    store_floats(block_matrix(call, call.transform, at.bk, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK, transform);
-    multiply_kept<COLUMNS>(update, transform, w);
-    store_floats(block_matrix(call, call.update, at.bk, at.block, D), D, update);
-    multiply_kept<COLUMNS>(local, transform, c);
-    store_floats(block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK, local);
+    if (square == 0)
+        store_floats(block_matrix(call, call.transform, at.bk, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK, transform);
+    multiply_kept<COLUMNS>(update, transform, shift<COLUMNS>(w, wide));
+    store_floats(block_matrix(call, call.update, at.bk, at.block, D) + wide, D, update);
+    multiply_kept<COLUMNS>(local, transform, shift<COLUMNS>(c, square));
+    store_floats(block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK, local);
     __syncthreads();
-    store_tile(x, update);
-    store_tile(c, local);
+    store_tile(shift<COLUMNS>(x, wide), update);
+    store_tile(shift<COLUMNS>(c, square), local);
     __syncthreads();
     float keys[N][4] = {};
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(keys, c, warp_row(), w);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(keys, c, warp_row(), shift<COLUMNS>(w, wide));
     negate(keys);
-    add_slice(keys, at.k, call.in.ldk, at.rows);
-    store_packed<P>(block_matrix(call, call.keys, at.bk, at.block, D), keys);
+    add_slice(keys, at.k + wide, call.in.ldk, at.rows);
+    store_packed<P, D>(block_matrix(call, call.keys, at.bk, at.block, D), keys, wide);
     store_change<P, D>(call, at, w, x);
 }
 
@@ -190,26 +196,28 @@ template <int E, int D> static __device__ inline struct backward_memory<E, D> ca
 /* From the gradients of change and keys, and those that the queries give: dw (a part), dupdate, dlocal. */
 template <int E, int D>
 static __device__ inline void edges_backward(const struct attention_call &call, const struct place &at,
-                                             const struct backward_memory<E, D> &m, float (&dw)[D / 8][4],
-                                             float (&dupdate)[D / 8][4], float (&dlocal)[8][4])
+                                             const struct backward_memory<E, D> &m, float (&dw)[share<D>::N][4],
+                                             float (&dupdate)[share<D>::N][4], float (&dlocal)[share<D>::M][4])
 {
+    constexpr int THREADS = share<D>::THREADS;
+    int wide = share<D>::wide(), square = share<D>::square();
     bool keys = at.block < call.blocks - 1, change = keys && at.block > 0; /* do they meet a query? */
     if (change) {                                                          /* -W^T U */
         float update[D / 8][4] = {};
-        load_floats(m.change, block_matrix(call, call.dchange, at.bk, at.block, D, D));
-        __syncthreads();
+        load_floats<THREADS>(m.change, block_matrix(call, call.dchange, at.bk, at.block, D, D));
         add_floats(update, block_matrix(call, call.update, at.bk, at.block, D), D);
-        multiply_kept<ROWS>(dw, update, m.change);
-        multiply<ROWS, COLUMNS, D>(dupdate, m.w, warp_row(), m.change);
+        __syncthreads();
+        multiply_kept<ROWS>(dw, update, shift<ROWS>(m.change, wide));
+        multiply<ROWS, COLUMNS, D>(dupdate, m.w, warp_row(), shift<COLUMNS>(m.change, wide));
         __syncthreads();
     }
     if (keys) { /* K - Y^T W */
         float local[8][4] = {};
-        load_floats(m.x, block_matrix(call, call.dkeys, at.bk, at.block, D));
-        __syncthreads();
+        load_floats<THREADS>(m.x, block_matrix(call, call.dkeys, at.bk, at.block, D));
         add_floats(local, block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK);
-        multiply_kept<COLUMNS>(dw, local, m.x);
-        multiply<ROWS, ROWS, D>(dlocal, m.w, warp_row(), m.x);
+        __syncthreads();
+        multiply_kept<COLUMNS>(dw, local, shift<COLUMNS>(m.x, wide));
+        multiply<ROWS, ROWS, D>(dlocal, m.w, warp_row(), shift<ROWS>(m.x, square));
         __syncthreads();
     }
     negate(dw);
@@ -217,76 +225,95 @@ static __device__ inline void edges_backward(const struct attention_call &call, 
     negate(dlocal);
     for (int g = 0; g < call.group; g++) {
         int bh = query_head(call, at.bk, g);
-        add_floats(dw, block_matrix(call, call.dw, bh, at.block, D), D);
-        add_floats(dupdate, block_matrix(call, call.dupdate, bh, at.block, D), D);
-        add_floats(dlocal, block_matrix(call, call.dlocal, bh, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK);
+        add_floats(dw, block_matrix(call, call.dw, bh, at.block, D) + wide, D);
+        add_floats(dupdate, block_matrix(call, call.dupdate, bh, at.block, D) + wide, D);
+        add_floats(dlocal, block_matrix(call, call.dlocal, bh, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK);
     }
 }
 
-/* U = T W and Y = T C: adds to dw, writes dk, and dtransform [64, 64]. */
+/* U = T W and Y = T C: adds to dw, writes dk, and dtransform. */
 template <int E, int D>
-static __device__ inline void
-transform_backward(const struct attention_call &call, const struct place &at, const struct backward_memory<E, D> &m,
-                   float (&dw)[D / 8][4], float (&dupdate)[D / 8][4], float (&dlocal)[8][4], float (&dtransform)[8][4])
+static __device__ inline void transform_backward(const struct attention_call &call, const struct place &at,
+                                                 const struct backward_memory<E, D> &m, float (&dw)[share<D>::N][4],
+                                                 float (&dupdate)[share<D>::N][4], float (&dlocal)[share<D>::M][4],
+                                                 float (&dtransform)[share<D>::M][4])
 {
-    float cross[8][4] = {}, dk[D / 8][4] = {};
-    store_tile(m.x, dupdate);
-    store_tile(m.s0, dlocal);
-    load_rows(m.y, at.k, call.in.ldk, at.rows);
-    load_floats(m.s2, block_matrix(call, call.transform, at.bk, at.block, ATTENTION_BLOCK));
+    constexpr int THREADS = share<D>::THREADS;
+    int wide = share<D>::wide(), square = share<D>::square();
+    float cross[share<D>::M][4] = {}, dk[share<D>::N][4] = {};
+    store_tile(shift<COLUMNS>(m.x, wide), dupdate);
+    store_tile(shift<COLUMNS>(m.s0, square), dlocal);
+    load_rows<THREADS>(m.y, at.k, call.in.ldk, at.rows);
+    load_floats<THREADS>(m.s2, block_matrix(call, call.transform, at.bk, at.block, ATTENTION_BLOCK));
     __syncthreads();
-    multiply<ROWS, ROWS, D>(cross, m.w, warp_row(), m.y);
-    keep_lower(cross, -1);
-    store_tile(m.s1, cross);
+    multiply<ROWS, ROWS, D>(cross, m.w, warp_row(), shift<ROWS>(m.y, square));
+    keep_lower(cross, -1, square);
+    store_tile(shift<COLUMNS>(m.s1, square), cross);
     __syncthreads();
-    multiply<ROWS, ROWS, D>(dtransform, m.x, warp_row(), m.w);
-    multiply<ROWS, ROWS, ATTENTION_BLOCK>(dtransform, m.s0, warp_row(), m.s1);
-    keep_lower(dtransform, 0);
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, m.s2, warp_row(), m.x);
+    multiply<ROWS, ROWS, D>(dtransform, m.x, warp_row(), shift<ROWS>(m.w, square));
+    multiply<ROWS, ROWS, ATTENTION_BLOCK>(dtransform, m.s0, warp_row(), shift<ROWS>(m.s1, square));
+    keep_lower(dtransform, 0, square);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, m.s2, warp_row(), shift<COLUMNS>(m.x, wide));
     clear(cross);
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(cross, m.s2, warp_row(), m.s0); /* dC */
-    keep_lower(cross, -1);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(cross, m.s2, warp_row(), shift<COLUMNS>(m.s0, square)); /* dC */
+    keep_lower(cross, -1, square);
     __syncthreads();
-    store_tile(m.s1, cross);
+    store_tile(shift<COLUMNS>(m.s1, square), cross);
     __syncthreads();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dw, m.s1, warp_row(), m.y);
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dk, m.s1, warp_row(), m.w);
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dw, m.s1, warp_row(), shift<COLUMNS>(m.y, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dk, m.s1, warp_row(), shift<COLUMNS>(m.w, wide));
     if (at.block < call.blocks - 1)
-        add_floats(dk, block_matrix(call, call.dkeys, at.bk, at.block, D), D);
+        add_floats(dk, block_matrix(call, call.dkeys, at.bk, at.block, D) + wide, D);
     for (int g = 0; g < call.group; g++)
-        add_floats(dk, block_matrix(call, call.dk, query_head(call, at.bk, g), at.block, D), D);
-    store_slice(call.out.dk + token_offset(call, at.bk, call.K, at.first, call.in.ldk), call.in.ldk, dk, at.rows);
+        add_floats(dk, block_matrix(call, call.dk, query_head(call, at.bk, g), at.block, D) + wide, D);
+    store_slice(call.out.dk + token_offset(call, at.bk, call.K, at.first, call.in.ldk) + wide, call.in.ldk, dk,
+                at.rows);
     __syncthreads();
+}
+
+/* dbeta of the thread's rows: from the diagonal of Z, and parts [64][2] of the sum over the columns of dM * G. */
+static __device__ inline void store_dbeta(const struct attention_call &call, const struct place &at, const float *z,
+                                          const float *parts, int count)
+{
+    int row = threadIdx.x;
+    if (row >= at.rows)
+        return;
+    float sum = z[row * SQUARE_LD + row];
+    for (int part = 0; part < count; part++)
+        sum += parts[part * ATTENTION_BLOCK + row];
+    call.out.dbeta[beta_index(call, at, row)] = sum;
 }
 
 /* T = M^-1 diag(beta), M = I + tril(diag(beta) G, -1): Z = M^-T dT, dM = -Z T^T. Adds to dw, writes dbeta. */
 template <int E, int D>
 static __device__ inline void inverse_backward(const struct attention_call &call, const struct place &at,
-                                               const struct backward_memory<E, D> &m, float (&dw)[D / 8][4],
-                                               float (&dtransform)[8][4])
+                                               const struct backward_memory<E, D> &m, float (&dw)[share<D>::N][4],
+                                               float (&dtransform)[share<D>::M][4])
 {
-    float gram[8][4] = {}, dgram[8][4] = {}, dbeta[2] = {};
-    multiply<ROWS, ROWS, D>(gram, m.w, warp_row(), m.w);
+    __shared__ float parts[share<D>::COUNT * ATTENTION_BLOCK];
+    int wide = share<D>::wide(), square = share<D>::square();
+    float gram[share<D>::M][4] = {}, dgram[share<D>::M][4] = {}, dbeta[2] = {};
+    multiply<ROWS, ROWS, D>(gram, m.w, warp_row(), shift<ROWS>(m.w, square));
     each_pair(gram, [&](int row, int col, float &first, float &second) {
-        *reinterpret_cast<float2 *>(m.m + row * SQUARE_LD + col) =
-            make_float2(m.beta[col] * first, m.beta[col + 1] * second);
+        int at = square + col;
+        *reinterpret_cast<float2 *>(m.m + row * SQUARE_LD + at) =
+            make_float2(m.beta[at] * first, m.beta[at + 1] * second);
     });
-    store_floats(m.z, SQUARE_LD, dtransform);
+    store_floats(m.z + square, SQUARE_LD, dtransform);
     __syncthreads();
     {
-        float column[ATTENTION_BLOCK];
-        const float *z = m.z + threadIdx.x;
+        float column[ATTENTION_BLOCK], z[8][4] = {};
+        const float *from = m.z + threadIdx.x;
         if (threadIdx.x < ATTENTION_BLOCK)
-            solve<true>(column, m.m, [&](int i) { return z[i * SQUARE_LD]; });
+            solve<true>(column, m.m, [&](int i) { return from[i * SQUARE_LD]; });
         write_columns(m.z, column);
+        add_floats(z, m.z, SQUARE_LD);
+        multiply_kept<ROWS>(dgram, z, shift<ROWS>(m.s2, square));
     }
-    clear(dtransform);
-    add_floats(dtransform, m.z, SQUARE_LD);
-    multiply_kept<ROWS>(dgram, dtransform, m.s2);
     negate(dgram);
-    keep_lower(dgram, -1);
+    keep_lower(dgram, -1, square);
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+    for (int n = 0; n < share<D>::M; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             dbeta[e / 2] += dgram[n][e] * gram[n][e];
@@ -294,38 +321,38 @@ static __device__ inline void inverse_backward(const struct attention_call &call
         }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int row = own_row(half);
         dbeta[half] += __shfl_xor_sync(0xffffffffu, dbeta[half], 1);
         dbeta[half] += __shfl_xor_sync(0xffffffffu, dbeta[half], 2);
-        if (threadIdx.x % 4 == 0 && row < at.rows)
-            call.out.dbeta[beta_index(call, at, row)] = dbeta[half] + m.z[row * SQUARE_LD + row];
+        parts[threadIdx.x / ATTENTION_THREADS * ATTENTION_BLOCK + own_row(half)] = dbeta[half];
     }
-    store_tile(m.s0, dgram); /* in the place of m, which the solve has read */
+    store_tile(shift<COLUMNS>(m.s0, square), dgram); /* in the place of m, which the solve has read */
     __syncthreads();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dw, m.s0, warp_row(), m.w);
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, m.s0, warp_row(), m.w);
+    store_dbeta(call, at, m.z, parts, share<D>::COUNT);
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dw, m.s0, warp_row(), shift<COLUMNS>(m.w, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, m.s0, warp_row(), shift<COLUMNS>(m.w, wide));
 }
 
 template <int E, int D>
-static __global__ void __launch_bounds__(ATTENTION_THREADS)
+static __global__ void __launch_bounds__(share<D>::THREADS)
     operators_backward_kernel(const __grid_constant__ struct attention_call call)
 {
     cuda_wait();
-    constexpr int N = D / 8;
+    constexpr int N = share<D>::N, M = share<D>::M;
     extern __shared__ float4 shared[];
     auto m = carve_memory<E, D>(reinterpret_cast<char *>(shared));
     struct place at = find_place(call);
-    float dw[N][4] = {}, dtransform[8][4] = {};
-    load_rows(m.w, at.w, at.ldw, at.rows);
+    float dw[N][4] = {}, dtransform[M][4] = {};
+    load_rows<share<D>::THREADS>(m.w, at.w, at.ldw, at.rows);
     load_beta(call, at, m.beta);
     __syncthreads();
     {
-        float dupdate[N][4] = {}, dlocal[8][4] = {};
+        float dupdate[N][4] = {}, dlocal[M][4] = {};
         edges_backward<E, D>(call, at, m, dw, dupdate, dlocal);
         transform_backward<E, D>(call, at, m, dw, dupdate, dlocal, dtransform);
     }
     inverse_backward<E, D>(call, at, m, dw, dtransform);
-    store_slice(call.out.dw + token_offset(call, at.bk, call.K, at.first, at.ldw), at.ldw, dw, at.rows);
+    store_slice(call.out.dw + token_offset(call, at.bk, call.K, at.first, at.ldw) + share<D>::wide(), at.ldw, dw,
+                at.rows);
 }
 
 /* ---- launching ---- */
@@ -335,7 +362,7 @@ void cuda_path_operators(struct cuda_device *cuda, const struct attention_call *
     with_precision(cuda, "attention", call->D, [&](auto precision, auto width) {
         constexpr int P = decltype(precision)::P, D = decltype(width)::D;
         attention_launch(cuda, "attention", operators_kernel<P, D>, (size_t)call->B * call->K * call->blocks,
-                         operators_shared<EXACT<P>, D>(), call);
+                         operators_shared<EXACT<P>, D>(), call, share<D>::THREADS);
     });
 }
 
@@ -344,6 +371,7 @@ void cuda_path_operators_backward(struct cuda_device *cuda, const struct attenti
     with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
         constexpr int E = EXACT<decltype(precision)::P>, D = decltype(width)::D;
         attention_launch(cuda, "attention backward", operators_backward_kernel<E, D>,
-                         (size_t)call->B * call->K * call->blocks, operators_backward_shared<E, D>(), call);
+                         (size_t)call->B * call->K * call->blocks, operators_backward_shared<E, D>(), call,
+                         share<D>::THREADS);
     });
 }

@@ -1,7 +1,7 @@
 /* PaTH's queries inside their own block of 64 tokens (arXiv 2505.16381, section 3.3), and the gradients of that: the
  * logits of the block, S = Q K^T - A Y with A = tril(Q W^T), and the queries at its left edge, Q - A U. Y and U come
  * from attention_path.cu. */
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention_path.cuh"
 
 /* The block's place, and its tokens. */
 struct place {
@@ -24,125 +24,129 @@ static __device__ inline struct place find_place(const struct attention_call &ca
     return at;
 }
 
-/* a = -tril(Q W^T), of tiles. */
-template <int D, typename Tile> static __device__ inline void queries_along(float (&a)[8][4], Tile q, Tile w)
+/* a = -tril(Q W^T), of tiles; not before all threads are done with a. */
+template <int D, typename Tile, typename Square> static __device__ inline void queries_along(Square a, Tile q, Tile w)
 {
-    multiply<ROWS, ROWS, D>(a, q, warp_row(), w);
-    keep_lower(a, 0);
-    negate(a);
+    float along[share<D>::M][4] = {};
+    int square = share<D>::square();
+    multiply<ROWS, ROWS, D>(along, q, warp_row(), shift<ROWS>(w, square));
+    keep_lower(along, 0, square);
+    negate(along);
+    store_tile(shift<COLUMNS>(a, square), along);
 }
-
-/* ---- forward ---- */
 
 template <int E, int D> static constexpr size_t queries_shared()
-{
-    return 2 * tile<E, D>::BYTES + tile<E, ATTENTION_BLOCK>::BYTES;
-}
-
-template <int E, int D>
-static __global__ void __launch_bounds__(ATTENTION_THREADS)
-    queries_kernel(const __grid_constant__ struct attention_call call)
-{
-    cuda_wait();
-    extern __shared__ float4 shared[];
-    char *base = reinterpret_cast<char *>(shared);
-    auto q = carve_tile<tile<E, D>>(base), x = carve_tile<tile<E, D>>(base); /* x: W, K, U */
-    auto local = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
-    struct place at = find_place(call);
-    float a[8][4] = {}, s[8][4] = {}, edge[D / 8][4] = {};
-    load_rows(q, at.q, call.in.ldq, at.rows);
-    load_rows(x, at.w, at.ldw, at.rows);
-    load_floats(local, block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK));
-    __syncthreads();
-    queries_along<D>(a, q, x);
-    __syncthreads();
-    load_rows(x, at.k, call.in.ldk, at.rows);
-    __syncthreads();
-    multiply<ROWS, ROWS, D>(s, q, warp_row(), x);
-    multiply_kept<COLUMNS>(s, a, local);
-    store_floats(block_matrix(call, call.logits, at.bh, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK, s);
-    __syncthreads();
-    load_floats(x, block_matrix(call, call.update, at.bk, at.block, D));
-    __syncthreads();
-    multiply_kept<COLUMNS>(edge, a, x);
-    add_slice(edge, at.q, call.in.ldq, at.rows);
-    store_floats(block_matrix(call, call.edge, at.bh, at.block, D), D, edge);
-}
-
-/* ---- backward ---- */
-
-template <int E, int D> static constexpr size_t queries_backward_shared()
 {
     return 2 * tile<E, D>::BYTES + 2 * tile<E, ATTENTION_BLOCK>::BYTES;
 }
 
-/* What the queries give the keys, U and Y of their block. a: as the tile, -A. */
+/* ---- forward ---- */
+
+template <int E, int D>
+static __global__ void __launch_bounds__(share<D>::THREADS)
+    queries_kernel(const __grid_constant__ struct attention_call call)
+{
+    cuda_wait();
+    constexpr int THREADS = share<D>::THREADS;
+    extern __shared__ float4 shared[];
+    char *base = reinterpret_cast<char *>(shared);
+    auto q = carve_tile<tile<E, D>>(base), x = carve_tile<tile<E, D>>(base); /* x: W, K, U */
+    auto local = carve_tile<tile<E, ATTENTION_BLOCK>>(base), a = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
+    struct place at = find_place(call);
+    int wide = share<D>::wide(), square = share<D>::square();
+    float s[share<D>::M][4] = {}, edge[share<D>::N][4] = {};
+    load_rows<THREADS>(q, at.q, call.in.ldq, at.rows);
+    load_rows<THREADS>(x, at.w, at.ldw, at.rows);
+    load_floats<THREADS>(local, block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK));
+    __syncthreads();
+    queries_along<D>(a, q, x);
+    __syncthreads();
+    load_rows<THREADS>(x, at.k, call.in.ldk, at.rows);
+    __syncthreads();
+    multiply<ROWS, ROWS, D>(s, q, warp_row(), shift<ROWS>(x, square));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(s, a, warp_row(), shift<COLUMNS>(local, square));
+    store_floats(block_matrix(call, call.logits, at.bh, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK, s);
+    __syncthreads();
+    load_floats<THREADS>(x, block_matrix(call, call.update, at.bk, at.block, D));
+    __syncthreads();
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(edge, a, warp_row(), shift<COLUMNS>(x, wide));
+    add_slice(edge, at.q + wide, call.in.ldq, at.rows);
+    store_floats(block_matrix(call, call.edge, at.bh, at.block, D) + wide, D, edge);
+}
+
+/* ---- backward ---- */
+
+/* What the queries give the keys, U and Y of their block. a: -A. */
 template <int D, typename Tile, typename Square>
 static __device__ inline void to_operators(const struct attention_call &call, const struct place &at, Tile q,
                                            Tile dedge, Square a, Square ds)
 {
-    {
-        float dlocal[8][4] = {};
-        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dlocal, a, warp_row(), ds);
-        store_floats(block_matrix(call, call.dlocal, at.bh, at.block, ATTENTION_BLOCK), ATTENTION_BLOCK, dlocal);
-    }
-    float sum[D / 8][4] = {};
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sum, ds, warp_row(), q);
-    store_floats(block_matrix(call, call.dk, at.bh, at.block, D), D, sum);
-    clear(sum);
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sum, a, warp_row(), dedge);
-    store_floats(block_matrix(call, call.dupdate, at.bh, at.block, D), D, sum);
+    int wide = share<D>::wide(), square = share<D>::square();
+    float dlocal[share<D>::M][4] = {}, dk[share<D>::N][4] = {}, dupdate[share<D>::N][4] = {};
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dlocal, a, warp_row(), shift<COLUMNS>(ds, square));
+    store_floats(block_matrix(call, call.dlocal, at.bh, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK, dlocal);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dk, ds, warp_row(), shift<COLUMNS>(q, wide));
+    store_floats(block_matrix(call, call.dk, at.bh, at.block, D) + wide, D, dk);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dupdate, a, warp_row(), shift<COLUMNS>(dedge, wide));
+    store_floats(block_matrix(call, call.dupdate, at.bh, at.block, D) + wide, D, dupdate);
+}
+
+/* a = -dA = -tril(dedge U^T + dS Y^T). */
+template <int D, typename Tile, typename Square>
+static __device__ inline void along_backward(Square a, Tile dedge, Tile update, Square ds, Square local)
+{
+    float along[share<D>::M][4] = {};
+    int square = share<D>::square();
+    multiply<ROWS, ROWS, D>(along, dedge, warp_row(), shift<ROWS>(update, square));
+    multiply<ROWS, ROWS, ATTENTION_BLOCK>(along, ds, warp_row(), shift<ROWS>(local, square));
+    keep_lower(along, 0, square);
+    negate(along);
+    __syncthreads();
+    store_tile(shift<COLUMNS>(a, square), along);
 }
 
 template <int E, int D>
-static __global__ void __launch_bounds__(ATTENTION_THREADS)
+static __global__ void __launch_bounds__(share<D>::THREADS)
     queries_backward_kernel(const __grid_constant__ struct attention_call call)
 {
     cuda_wait();
-    constexpr int N = D / 8;
+    constexpr int N = share<D>::N, THREADS = share<D>::THREADS;
     extern __shared__ float4 shared[];
     char *base = reinterpret_cast<char *>(shared);
-    auto q = carve_tile<tile<E, D>>(base), x = carve_tile<tile<E, D>>(base); /* x: W, dedge, U, W, K */
+    auto x = carve_tile<tile<E, D>>(base), y = carve_tile<tile<E, D>>(base);
     auto a = carve_tile<tile<E, ATTENTION_BLOCK>>(base), ds = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     struct place at = find_place(call);
+    int wide = share<D>::wide();
     const float *dedge = block_matrix(call, call.dedge, at.bh, at.block, D);
-    float along[8][4] = {}, dq[N][4] = {};
-    load_rows(q, at.q, call.in.ldq, at.rows);
-    load_rows(x, at.w, at.ldw, at.rows);
-    load_floats(ds, block_matrix(call, call.dlogits, at.bh, at.block, ATTENTION_BLOCK));
+    float dq[N][4] = {}, dw[N][4] = {};
+    load_rows<THREADS>(x, at.q, call.in.ldq, at.rows);
+    load_rows<THREADS>(y, at.w, at.ldw, at.rows);
+    load_floats<THREADS>(ds, block_matrix(call, call.dlogits, at.bh, at.block, ATTENTION_BLOCK));
     __syncthreads();
-    queries_along<D>(along, q, x);
-    store_tile(a, along);
+    queries_along<D>(a, x, y);
     __syncthreads();
-    load_floats(x, dedge);
+    load_floats<THREADS>(y, dedge);
     __syncthreads();
-    to_operators<D>(call, at, q, x, a, ds);
+    to_operators<D>(call, at, x, y, a, ds);
     __syncthreads();
-    /* along = -dA = -tril(dedge U^T + dS Y^T), a: Y */
-    load_floats(x, block_matrix(call, call.update, at.bk, at.block, D));
-    load_floats(a, block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK));
-    add_floats(dq, dedge, D);
+    load_floats<THREADS>(x, block_matrix(call, call.update, at.bk, at.block, D));
+    load_floats<THREADS>(a, block_matrix(call, call.local, at.bk, at.block, ATTENTION_BLOCK));
     __syncthreads();
-    clear(along);
-    multiply_kept<ROWS>(along, dq, x);
-    multiply<ROWS, ROWS, ATTENTION_BLOCK>(along, ds, warp_row(), a);
-    keep_lower(along, 0);
-    negate(along);
+    along_backward<D>(a, y, x, ds, a);
     __syncthreads();
-    store_tile(a, along);
-    load_rows(x, at.w, at.ldw, at.rows);
+    load_rows<THREADS>(x, at.w, at.ldw, at.rows);
+    load_rows<THREADS>(y, at.q, call.in.ldq, at.rows);
+    add_floats(dq, dedge + wide, D);
     __syncthreads();
-    multiply_kept<COLUMNS>(dq, along, x);
-    {
-        float dw[N][4] = {};
-        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, a, warp_row(), q);
-        store_floats(block_matrix(call, call.dw, at.bh, at.block, D), D, dw);
-    }
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dq, a, warp_row(), shift<COLUMNS>(x, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dw, a, warp_row(), shift<COLUMNS>(y, wide));
+    store_floats(block_matrix(call, call.dw, at.bh, at.block, D) + wide, D, dw);
     __syncthreads();
-    load_rows(x, at.k, call.in.ldk, at.rows);
+    load_rows<THREADS>(x, at.k, call.in.ldk, at.rows);
     __syncthreads();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dq, ds, warp_row(), x);
-    store_slice(call.out.dq + token_offset(call, at.bh, call.H, at.first, call.in.ldq), call.in.ldq, dq, at.rows);
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dq, ds, warp_row(), shift<COLUMNS>(x, wide));
+    store_slice(call.out.dq + token_offset(call, at.bh, call.H, at.first, call.in.ldq) + wide, call.in.ldq, dq,
+                at.rows);
 }
 
 /* ---- launching ---- */
@@ -152,7 +156,7 @@ void cuda_path_queries(struct cuda_device *cuda, const struct attention_call *ca
     with_precision(cuda, "attention", call->D, [&](auto precision, auto width) {
         constexpr int E = EXACT<decltype(precision)::P>, D = decltype(width)::D;
         attention_launch(cuda, "attention", queries_kernel<E, D>, (size_t)call->B * call->H * call->blocks,
-                         queries_shared<E, D>(), call);
+                         queries_shared<E, D>(), call, share<D>::THREADS);
     });
 }
 
@@ -161,6 +165,6 @@ void cuda_path_queries_backward(struct cuda_device *cuda, const struct attention
     with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
         constexpr int E = EXACT<decltype(precision)::P>, D = decltype(width)::D;
         attention_launch(cuda, "attention backward", queries_backward_kernel<E, D>,
-                         (size_t)call->B * call->H * call->blocks, queries_backward_shared<E, D>(), call);
+                         (size_t)call->B * call->H * call->blocks, queries_shared<E, D>(), call, share<D>::THREADS);
     });
 }

@@ -128,7 +128,7 @@ static __device__ inline void walk_queries(const struct attention_call &call, co
         fetch(at.block - 1);
     copies_commit();
     for (int j = at.block - 1; j >= 0; j--) {
-        store_packed<P>(call.chain + slab_slot(call, at.bh, at.block, j) * ATTENTION_BLOCK * D, q);
+        store_packed<P, D>(call.chain + slab_slot(call, at.bh, at.block, j) * ATTENTION_BLOCK * D, q);
         if (j == 0)
             break;
         if (COUNT == 2 && j > 1)
@@ -208,7 +208,7 @@ template <int P, int D, typename Stage>
 static __device__ inline void cross_back(const struct attention_call &call, size_t slot, const Stage &here,
                                          float (&dq)[D / 8][4])
 {
-    store_packed<P>(call.dchain + slot * ATTENTION_BLOCK * D, dq);
+    store_packed<P, D>(call.dchain + slot * ATTENTION_BLOCK * D, dq);
     __syncwarp();
     store_tile(here.q, dq); /* the warp's own rows: it has used the queries there */
     __syncwarp();

@@ -77,11 +77,12 @@ static __device__ inline void copies_done()
 }
 
 /* Starts copying a packed matrix. */
-template <typename Tile> static __device__ inline void load_packed(Tile to, const float *from)
+template <int THREADS = ATTENTION_THREADS, typename Tile>
+static __device__ inline void load_packed(Tile to, const float *from)
 {
     constexpr int PER = 16 / (int)sizeof(typename Tile::element), LINE = Tile::WIDTH / PER;
     const typename Tile::element *source = reinterpret_cast<const typename Tile::element *>(from);
-    for (int chunk = threadIdx.x; chunk < Tile::PARTS * Tile::HEIGHT * LINE; chunk += ATTENTION_THREADS)
+    for (int chunk = threadIdx.x; chunk < Tile::PARTS * Tile::HEIGHT * LINE; chunk += THREADS)
         copy_async<16>(to.at + chunk / LINE * Tile::LD + chunk % LINE * PER, source + (size_t)chunk * PER);
 }
 
@@ -138,10 +139,12 @@ static __device__ inline void put_eight(typename tile_format<P>::element *to, si
 }
 
 /* f(row, column, x[8]) for the `rows` rows of floats at `from`, ld apart, and for zeros in the rest of the 64. */
-template <int WIDTH, typename F> static __device__ inline void each_eight(const float *from, int ld, int rows, F f)
+template <int WIDTH, int THREADS, typename F>
+static __device__ inline void each_eight(const float *from, int ld, int rows, F f)
 {
     bool vector = ld % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0;
-    for (int chunk = threadIdx.x; chunk < ATTENTION_BLOCK * WIDTH / 8; chunk += ATTENTION_THREADS) {
+#pragma unroll 4
+    for (int chunk = threadIdx.x; chunk < ATTENTION_BLOCK * WIDTH / 8; chunk += THREADS) {
         int row = chunk / (WIDTH / 8), col = chunk % (WIDTH / 8) * 8;
         const float *source = from + (size_t)row * ld + col;
         float x[8] = {};
@@ -160,18 +163,19 @@ template <int WIDTH, typename F> static __device__ inline void each_eight(const 
 }
 
 /* Rows of floats become a packed matrix, and a tile too. */
-template <int P, int WIDTH> static __device__ inline void pack_rows(float *packed, const float *from, int ld, int rows)
+template <int P, int WIDTH, int THREADS = ATTENTION_THREADS>
+static __device__ inline void pack_rows(float *packed, const float *from, int ld, int rows)
 {
     auto *to = reinterpret_cast<typename tile_format<P>::element *>(packed);
-    each_eight<WIDTH>(from, ld, rows, [&](int row, int col, const float(&x)[8]) {
+    each_eight<WIDTH, THREADS>(from, ld, rows, [&](int row, int col, const float(&x)[8]) {
         put_eight<P>(to + row * WIDTH + col, ATTENTION_BLOCK * WIDTH, x);
     });
 }
-template <typename Tile>
+template <int THREADS = ATTENTION_THREADS, typename Tile>
 static __device__ inline void load_rows(Tile tile, const float *from, int ld, int rows, float *packed = nullptr)
 {
     auto *to = reinterpret_cast<typename Tile::element *>(packed);
-    each_eight<Tile::WIDTH>(from, ld, rows, [&](int row, int col, const float(&x)[8]) {
+    each_eight<Tile::WIDTH, THREADS>(from, ld, rows, [&](int row, int col, const float(&x)[8]) {
         put_eight<Tile::P>(tile.at + row * Tile::LD + col, Tile::PLANE, x);
         if (to)
             put_eight<Tile::P>(to + row * Tile::WIDTH + col, ATTENTION_BLOCK * Tile::WIDTH, x);
@@ -179,14 +183,16 @@ static __device__ inline void load_rows(Tile tile, const float *from, int ld, in
 }
 
 /* Contiguous floats [HEIGHT, WIDTH], HEIGHT a multiple of 64 or less than it, become a tile. */
-template <typename Tile> static __device__ inline void load_floats(Tile tile, const float *from)
+template <int THREADS = ATTENTION_THREADS, typename Tile>
+static __device__ inline void load_floats(Tile tile, const float *from)
 {
     for (int first = 0; first < Tile::HEIGHT; first += ATTENTION_BLOCK)
-        each_eight<Tile::WIDTH>(from + (size_t)first * Tile::WIDTH, Tile::WIDTH, Tile::HEIGHT - first,
-                                [&](int row, int col, const float(&x)[8]) {
-                                    if (row + first < Tile::HEIGHT)
-                                        put_eight<Tile::P>(tile.at + (row + first) * Tile::LD + col, Tile::PLANE, x);
-                                });
+        each_eight<Tile::WIDTH, THREADS>(from + (size_t)first * Tile::WIDTH, Tile::WIDTH, Tile::HEIGHT - first,
+                                         [&](int row, int col, const float(&x)[8]) {
+                                             if (row + first < Tile::HEIGHT)
+                                                 put_eight<Tile::P>(tile.at + (row + first) * Tile::LD + col,
+                                                                    Tile::PLANE, x);
+                                         });
 }
 
 /* ---- products ---- */
@@ -301,20 +307,28 @@ static __device__ inline void multiply_step(float (&sum)[N][4], const left_fragm
     } else {
         const uint16_t *at = LAYOUT == ROWS ? b.at + (lane / 16 * 8 + lane % 8) * Tile::LD + depth + lane / 8 % 2 * 8
                                             : b.at + (depth + lane % 16) * Tile::LD + lane / 16 * 8;
+        constexpr int GROUP = N % 4 == 0 ? 4 : 2; /* products in flight, none of which waits for another */
 #pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            const uint16_t *here = at + (LAYOUT == ROWS ? 8 * n * Tile::LD : 8 * n);
-            uint32_t high[4], low[4];
-            load_matrices<LAYOUT == COLUMNS>(high, here);
-            if constexpr (Tile::PARTS == 2) {
-                load_matrices<LAYOUT == COLUMNS>(low, here + Tile::PLANE);
-                mma_bf16(sum[n], left.low, high[0], high[1]);
-                mma_bf16(sum[n + 1], left.low, high[2], high[3]);
-                mma_bf16(sum[n], left.high, low[0], low[1]);
-                mma_bf16(sum[n + 1], left.high, low[2], low[3]);
+        for (int n = 0; n < N; n += GROUP) {
+            uint32_t high[GROUP / 2][4], low[GROUP / 2][4];
+#pragma unroll
+            for (int m = 0; m < GROUP / 2; m++) {
+                const uint16_t *here = at + (LAYOUT == ROWS ? 8 * (n + 2 * m) * Tile::LD : 8 * (n + 2 * m));
+                load_matrices<LAYOUT == COLUMNS>(high[m], here);
+                if constexpr (Tile::PARTS == 2)
+                    load_matrices<LAYOUT == COLUMNS>(low[m], here + Tile::PLANE);
             }
-            mma_bf16(sum[n], left.high, high[0], high[1]);
-            mma_bf16(sum[n + 1], left.high, high[2], high[3]);
+            if constexpr (Tile::PARTS == 2) {
+#pragma unroll
+                for (int m = 0; m < GROUP; m++)
+                    mma_bf16(sum[n + m], left.low, high[m / 2][m % 2 * 2], high[m / 2][m % 2 * 2 + 1]);
+#pragma unroll
+                for (int m = 0; m < GROUP; m++)
+                    mma_bf16(sum[n + m], left.high, low[m / 2][m % 2 * 2], low[m / 2][m % 2 * 2 + 1]);
+            }
+#pragma unroll
+            for (int m = 0; m < GROUP; m++)
+                mma_bf16(sum[n + m], left.high, high[m / 2][m % 2 * 2], high[m / 2][m % 2 * 2 + 1]);
         }
     }
 }
@@ -348,10 +362,17 @@ static __device__ inline void multiply_kept(float (&sum)[N][4], const float (&a)
 
 /* ---- the warp's part of a product ---- */
 
-/* The warp's first row. */
+/* The tile from column `first` of the right operand on. */
+template <enum layout LAYOUT, typename Tile> static __device__ inline Tile shift(Tile tile, int first)
+{
+    tile.at += LAYOUT == ROWS ? first * Tile::LD : first;
+    return tile;
+}
+
+/* The warp's first row; of eight warps, pairs share their rows. */
 static __device__ inline int warp_row()
 {
-    return threadIdx.x / 32 * 16;
+    return threadIdx.x / 32 % 4 * 16;
 }
 
 /* Row of this thread's elements e = 0, 1 (half 0) and e = 2, 3 (half 1), and their first column. */
@@ -391,12 +412,14 @@ template <int N> static __device__ inline void negate(float (&x)[N][4])
             x[n][e] = -x[n][e];
 }
 
-/* Zeroes what lies above the diagonal of a square, and with offset -1 the diagonal too. */
-static __device__ inline void keep_lower(float (&x)[8][4], int offset)
+/* Zeroes what lies above the diagonal of a square of which x begins with column `from`; with offset -1 the diagonal
+ * too.
+ */
+template <int N> static __device__ inline void keep_lower(float (&x)[N][4], int offset, int from = 0)
 {
     each_pair(x, [&](int row, int col, float &first, float &second) {
-        first = col <= row + offset ? first : 0;
-        second = col + 1 <= row + offset ? second : 0;
+        first = from + col <= row + offset ? first : 0;
+        second = from + col + 1 <= row + offset ? second : 0;
     });
 }
 
@@ -407,11 +430,13 @@ template <typename Tile, int N> static __device__ inline void store_tile(Tile to
     });
 }
 
-template <int P, int N> static __device__ inline void store_packed(float *packed, float (&x)[N][4])
+/* Into a packed [64, WIDTH], from column `from` on. */
+template <int P, int WIDTH, int N>
+static __device__ inline void store_packed(float *packed, float (&x)[N][4], int from = 0)
 {
     auto *to = reinterpret_cast<typename tile_format<P>::element *>(packed);
     each_pair(x, [&](int row, int col, float &first, float &second) {
-        put_pair<P>(to + row * 8 * N + col, ATTENTION_BLOCK * 8 * N, first, second);
+        put_pair<P>(to + row * WIDTH + from + col, ATTENTION_BLOCK * WIDTH, first, second);
     });
 }
 
