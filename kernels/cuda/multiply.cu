@@ -134,8 +134,10 @@ static __global__ void __launch_bounds__(THREADS)
     int first = blockIdx.z * depth, end = min(first + depth, product.K);
     float sum[2][4][4] = {};
     auto load = [&](int stage, int k) {
-        load_tile<A_TRANSPOSED, BF16, VECTOR>(a[stage], product.a, product.lda, m0, product.M, k, end);
-        load_tile<B_TRANSPOSED, BF16, VECTOR>(b[stage], product.b, product.ldb, n0, product.N, k, end);
+        load_tile<A_TRANSPOSED, BF16, VECTOR>(a[stage], static_cast<const float *>(product.a), product.lda, m0,
+                                              product.M, k, end);
+        load_tile<B_TRANSPOSED, BF16, VECTOR>(b[stage], static_cast<const float *>(product.b), product.ldb, n0,
+                                              product.N, k, end);
         asm volatile("cp.async.commit_group;");
     };
     load(0, first);
@@ -150,7 +152,7 @@ static __global__ void __launch_bounds__(THREADS)
         multiply_tile<BF16>(sum, a[stage], b[stage], warp / 2 * 32, warp % 2 * 32);
         __syncthreads();
     }
-    float *c = partial ? partial + (size_t)blockIdx.z * product.M * product.N : product.c;
+    float *c = partial ? partial + (size_t)blockIdx.z * product.M * product.N : static_cast<float *>(product.c);
     int ldc = partial ? product.N : product.ldc;
     bool add = !partial && product.add;
     int m = m0 + warp / 2 * 32 + threadIdx.x % 32 / 4, n = n0 + warp % 2 * 32 + threadIdx.x % 4 * 2;
@@ -174,7 +176,7 @@ template <bool BF16, bool VECTOR> static multiply_function *choose_layout(const 
     return multiply_kernel<false, false, BF16, VECTOR>;
 }
 
-static bool aligned(const float *data, int ld)
+static bool aligned(const void *data, int ld)
 {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0 && ld % 4 == 0;
 }
@@ -206,5 +208,6 @@ void cuda_small_multiply(struct cuda_device *cuda, const struct product *product
     float *partial = grid.z > 1 ? static_cast<float *>(cuda->workspace) : nullptr;
     cuda_launch(cuda, "linear", choose_kernel(cuda, product), grid, THREADS, 0, *product, partial, depth);
     if (partial)
-        cuda_sum_rows(cuda, "linear", product->c, partial, (int)grid.z, (size_t)product->M * product->N);
+        cuda_sum_rows(cuda, "linear", static_cast<float *>(product->c), partial, (int)grid.z,
+                      (size_t)product->M * product->N);
 }
