@@ -1,7 +1,6 @@
-/* The feed-forward block: cuBLAS's products with SwiGLU between them. In bf16 every operand of a product and every
- * hidden activation is stored as bf16. Bytes that move per row, forward and backward: float 24C + 68F, bf16 28C + 34F;
- * 2F more if h were made again in backward, 4F + 2C more if gate_up were. */
-#include "kernels/cuda/device.cuh"
+/* The feed-forward block: products with SwiGLU between them, or the kernels of feed_forward_fused.cu where they fit. In
+ * bf16 every operand of a product and every hidden activation is stored as bf16; kernels/README.md counts the bytes. */
+#include "kernels/cuda/feed_forward.cuh"
 
 #include <cuda_bf16.h>
 
@@ -173,12 +172,12 @@ template <typename Element> struct saved_arrays {
     char *end;
 };
 
-template <typename Element> static struct saved_arrays<Element> saved_at(const real *memory, int N, int C, int F) {
-    struct saved_arrays<Element> saved = {
-    };
+template <typename Element> static saved_arrays<Element> saved_at(const real *memory, int N, int C, int F)
+{
+    saved_arrays<Element> saved = {};
     saved.end = reinterpret_cast<char *>(const_cast<real *>(memory));
     saved.gate_up = take<Element>(&saved.end, (size_t)N * 2 * F);
-    saved.h = take<Element>(&saved.end, (size_t)N *F);
+    saved.h = take<Element>(&saved.end, (size_t)N * F);
     if (is_bf16<Element>) {
         saved.x = take<Element>(&saved.end, (size_t)N * C);
         saved.w_gate_up = take<Element>(&saved.end, (size_t)2 * F * C);
@@ -187,40 +186,40 @@ template <typename Element> static struct saved_arrays<Element> saved_at(const r
     return saved;
 }
 
-template <typename Element>
-struct scratch_arrays {
-    Element *dgate_up, *dh;
-    Element *dy; /* a copy, in bf16 only */
+template <typename Element> struct scratch_arrays {
+    Element *dgate_up, *hidden; /* dh; h where it is made again */
+    Element *dy, *x;            /* copies, in bf16 only; x where it is not saved */
     char *end;
 };
 
-template <typename Element> static struct scratch_arrays<Element> scratch_at(real *memory, int N, int C, int F) {
-    struct scratch_arrays<Element> scratch = {
-    };
+template <typename Element> static scratch_arrays<Element> scratch_at(real *memory, bool fused, int N, int C, int F)
+{
+    scratch_arrays<Element> scratch = {};
     scratch.end = reinterpret_cast<char *>(memory);
     scratch.dgate_up = take<Element>(&scratch.end, (size_t)N * 2 * F);
-    scratch.dh = take<Element>(&scratch.end, (size_t)N *F);
-    if (is_bf16<Element>)
-        scratch.dy = take<Element>(&scratch.end, (size_t)N *C);
+    scratch.hidden = take<Element>(&scratch.end, (size_t)N * F);
+    if (is_bf16<Element>) {
+        scratch.dy = take<Element>(&scratch.end, (size_t)N * C);
+        scratch.x = fused ? take<Element>(&scratch.end, (size_t)N * C) : nullptr;
+    }
     return scratch;
-}
-
-static bool
-stores_bf16(const struct device *device)
-{
-    return reinterpret_cast<const struct cuda_device *>(device)->precision == PRECISION_BF16;
 }
 
 size_t cuda_feed_forward_saved(const struct device *device, int N, int C, int F)
 {
-    return reals_to(stores_bf16(device) ? saved_at<__nv_bfloat16>(nullptr, N, C, F).end
-                                        : saved_at<float>(nullptr, N, C, F).end);
+    const struct cuda_device *cuda = reinterpret_cast<const struct cuda_device *>(device);
+    if (cuda_fused_fits(cuda, C))
+        return 0;
+    return reals_to(cuda->precision == PRECISION_BF16 ? saved_at<__nv_bfloat16>(nullptr, N, C, F).end
+                                                      : saved_at<float>(nullptr, N, C, F).end);
 }
 
 size_t cuda_feed_forward_scratch(const struct device *device, int N, int C, int F)
 {
-    return reals_to(stores_bf16(device) ? scratch_at<__nv_bfloat16>(nullptr, N, C, F).end
-                                        : scratch_at<float>(nullptr, N, C, F).end);
+    const struct cuda_device *cuda = reinterpret_cast<const struct cuda_device *>(device);
+    bool fused = cuda_fused_fits(cuda, C);
+    return reals_to(cuda->precision == PRECISION_BF16 ? scratch_at<__nv_bfloat16>(nullptr, fused, N, C, F).end
+                                                      : scratch_at<float>(nullptr, fused, N, C, F).end);
 }
 
 /* ---- the block ---- */
@@ -261,7 +260,7 @@ static void forward(struct cuda_device *cuda, real *y, real *memory, const real 
                     const real *w_down, int N, int C, int F)
 {
     constexpr int wide = 16 / sizeof(Element);
-    const struct saved_arrays<Element> saved = saved_at<Element>(memory, N, C, F);
+    const saved_arrays<Element> saved = saved_at<Element>(memory, N, C, F);
     if constexpr (is_bf16<Element>) {
         const struct narrowing narrowing = { { x, w_gate_up, w_down },
                                              { saved.x, saved.w_gate_up, saved.w_down },
@@ -276,37 +275,70 @@ static void forward(struct cuda_device *cuda, real *y, real *memory, const real 
     multiply<float, Element>(cuda, y, saved.h, operand(w_down, saved.w_down), N, C, F, false, false);
 }
 
+/* The gradients that leave, and the rows they are made from. */
+struct gradients {
+    real *dx, *dw_gate_up, *dw_down;
+    const real *dy, *x;
+};
+
 template <typename Element>
-static void backward(struct cuda_device *cuda, real *dx, real *dw_gate_up, real *dw_down, const real *dy, const real *x,
-                     const real *w_gate_up, const real *w_down, const real *saved_memory, int N, int C, int F,
-                     real *scratch_memory)
+static void backward(struct cuda_device *cuda, const struct gradients *g, const real *w_gate_up, const real *w_down,
+                     const real *saved_memory, int N, int C, int F, real *scratch_memory)
 {
     constexpr int wide = 16 / sizeof(Element);
-    const struct saved_arrays<Element> saved = saved_at<Element>(saved_memory, N, C, F);
-    const struct scratch_arrays<Element> scratch = scratch_at<Element>(scratch_memory, N, C, F);
+    const saved_arrays<Element> saved = saved_at<Element>(saved_memory, N, C, F);
+    const scratch_arrays<Element> scratch = scratch_at<Element>(scratch_memory, false, N, C, F);
     if constexpr (is_bf16<Element>) {
-        const struct narrowing narrowing = { { dy }, { scratch.dy }, { (size_t)N * C } };
+        const struct narrowing narrowing = { { g->dy }, { scratch.dy }, { (size_t)N * C } };
         narrow(cuda, &narrowing, 1);
     }
-    const Element *gradient = operand(dy, scratch.dy), *dgate_up = scratch.dgate_up, *h = saved.h;
-    multiply(cuda, scratch.dh, gradient, operand(w_down, saved.w_down), N, F, C, false, true);
-    multiply(cuda, dw_down, gradient, h, C, F, N, true, true);
+    const Element *dy = operand(g->dy, scratch.dy), *dgate_up = scratch.dgate_up, *h = saved.h;
+    multiply(cuda, scratch.hidden, dy, operand(w_down, saved.w_down), N, F, C, false, true);
+    multiply(cuda, g->dw_down, dy, h, C, F, N, true, true);
     if (F % wide == 0)
-        swiglu_backward<wide>(cuda, scratch.dgate_up, scratch.dh, saved.gate_up, N, F);
+        swiglu_backward<wide>(cuda, scratch.dgate_up, scratch.hidden, saved.gate_up, N, F);
     else
-        swiglu_backward<1>(cuda, scratch.dgate_up, scratch.dh, saved.gate_up, N, F);
-    multiply(cuda, dx, dgate_up, operand(w_gate_up, saved.w_gate_up), N, C, 2 * F, false, true);
-    multiply(cuda, dw_gate_up, dgate_up, operand(x, saved.x), 2 * F, C, N, true, true);
+        swiglu_backward<1>(cuda, scratch.dgate_up, scratch.hidden, saved.gate_up, N, F);
+    multiply(cuda, g->dx, dgate_up, operand(w_gate_up, saved.w_gate_up), N, C, 2 * F, false, true);
+    multiply(cuda, g->dw_gate_up, dgate_up, operand(g->x, saved.x), 2 * F, C, N, true, true);
+}
+
+template <typename Element>
+static void fused_backward(struct cuda_device *cuda, const struct gradients *g, const real *w_gate_up,
+                           const real *w_down, int N, int C, int F, real *scratch_memory)
+{
+    const scratch_arrays<Element> scratch = scratch_at<Element>(scratch_memory, true, N, C, F);
+    const struct fused_feed_forward block = { .x = g->x,
+                                              .w_gate_up = w_gate_up,
+                                              .w_down = w_down,
+                                              .dy = g->dy,
+                                              .y = g->dx,
+                                              .h = scratch.hidden,
+                                              .dgate_up = scratch.dgate_up,
+                                              .x_copy = scratch.x,
+                                              .dy_copy = scratch.dy,
+                                              .N = N,
+                                              .F = F };
+    cuda_fused_backward(cuda, &block);
+    const Element *dgate_up = scratch.dgate_up, *h = scratch.hidden;
+    multiply(cuda, g->dw_down, operand(g->dy, scratch.dy), h, C, F, N, true, true);
+    multiply(cuda, g->dw_gate_up, dgate_up, operand(g->x, scratch.x), 2 * F, C, N, true, true);
 }
 
 void cuda_feed_forward_forward(struct device *device, real *y, real *saved, const real *x, const real *w_gate_up,
                                const real *w_down, int N, int C, int F)
 {
     struct cuda_device *cuda = cuda_enter(device);
-    if (stores_bf16(device))
+    if (cuda_fused_fits(cuda, C)) {
+        const struct fused_feed_forward block = {
+            .x = x, .w_gate_up = w_gate_up, .w_down = w_down, .y = y, .N = N, .F = F
+        };
+        cuda_fused_forward(cuda, &block);
+    } else if (cuda->precision == PRECISION_BF16) {
         forward<__nv_bfloat16>(cuda, y, saved, x, w_gate_up, w_down, N, C, F);
-    else
+    } else {
         forward<float>(cuda, y, saved, x, w_gate_up, w_down, N, C, F);
+    }
 }
 
 void cuda_feed_forward_backward(struct device *device, real *dx, real *dw_gate_up, real *dw_down, const real *dy,
@@ -314,8 +346,14 @@ void cuda_feed_forward_backward(struct device *device, real *dx, real *dw_gate_u
                                 int C, int F, real *scratch)
 {
     struct cuda_device *cuda = cuda_enter(device);
-    if (stores_bf16(device))
-        backward<__nv_bfloat16>(cuda, dx, dw_gate_up, dw_down, dy, x, w_gate_up, w_down, saved, N, C, F, scratch);
+    const struct gradients gradients = { dx, dw_gate_up, dw_down, dy, x };
+    bool fused = cuda_fused_fits(cuda, C), bf16 = cuda->precision == PRECISION_BF16;
+    if (fused && bf16)
+        fused_backward<__nv_bfloat16>(cuda, &gradients, w_gate_up, w_down, N, C, F, scratch);
+    else if (fused)
+        fused_backward<float>(cuda, &gradients, w_gate_up, w_down, N, C, F, scratch);
+    else if (bf16)
+        backward<__nv_bfloat16>(cuda, &gradients, w_gate_up, w_down, saved, N, C, F, scratch);
     else
-        backward<float>(cuda, dx, dw_gate_up, dw_down, dy, x, w_gate_up, w_down, saved, N, C, F, scratch);
+        backward<float>(cuda, &gradients, w_gate_up, w_down, saved, N, C, F, scratch);
 }

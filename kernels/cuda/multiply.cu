@@ -1,8 +1,6 @@
 /* Small products on tensor cores (mma.sync, sm_80 and up): float32 in and out, operands rounded to tf32 or bf16 on
  * the way to the tensor core. Long sums are split over blocks and added in a fixed order. */
-#include "kernels/cuda/device.cuh"
-
-#include <cuda_bf16.h>
+#include "kernels/cuda/mma.cuh"
 
 enum { TILE = 64, DEPTH = 32, THREADS = 128 };
 
@@ -17,21 +15,6 @@ template <bool TRANSPOSED, bool BF16> struct tile {
         return TRANSPOSED ? data[k * stride + row] : data[row * stride + k];
     }
 };
-
-/* Copies 4 floats of which the first `valid` exist and the rest become 0. */
-template <bool VECTOR> static __device__ inline void copy_async(float *shared, const float *global, int valid)
-{
-    unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (VECTOR) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(4 * valid) : "memory");
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 4 * i),
-                         "l"(i < valid ? global + i : global), "r"(i < valid ? 4 : 0)
-                         : "memory");
-    }
-}
 
 /* Starts loading rows row0... and depths k0... of an operand with `rows` rows and depths below `end`. */
 template <bool TRANSPOSED, bool BF16, bool VECTOR>
@@ -48,34 +31,6 @@ static __device__ inline void load_tile(struct tile<TRANSPOSED, BF16> &tile, con
         const float *from = valid ? operand + (size_t)(outer0 + o) * ld + inner0 + i : operand;
         copy_async<VECTOR>(&tile.data[o * tile.stride + i], from, valid);
     }
-}
-
-static __device__ inline uint32_t to_tf32(float x)
-{
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-
-static __device__ inline uint32_t to_bf16x2(float low, float high)
-{
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    return bits;
-}
-
-template <bool BF16> static __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    if constexpr (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    else
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 /* One register of a fragment: depth k + t of the row for tf32, depths k + 2t and k + 2t + 1 for bf16. */
