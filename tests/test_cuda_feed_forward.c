@@ -134,7 +134,7 @@ static void the_block_matches_its_definition(void **state)
 {
     (void)state;
     struct shapes shapes =
-        SHAPES({ 1, 8, 16 }, { 62, 64, 256 }, { 513, 33, 50 }, { 1, 3, 9 }, { 3, 7, 5 }, { 65, 64, 255 },
+        SHAPES({ 1, 40, 48 }, { 62, 64, 256 }, { 513, 33, 50 }, { 1, 9, 33 }, { 30, 7, 5 }, { 65, 64, 255 },
                { 513, 64, 256 }, { 1, 64, 256 }, { 130, 256, 768 }, { 2500, 64, 96 });
     on_cuda(PRECISION_FP32, feed_forward_fp32, shapes);
     on_cuda(PRECISION_TF32, feed_forward_tf32, shapes);
