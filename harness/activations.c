@@ -9,8 +9,8 @@
 struct layer {
     real *attention_sum, *attention_rstd, *attention_in; /* residual stream, and its norm: the attention's input */
     void *attention;                                     /* the attention's own buffers */
-    real *mlp_sum, *mlp_rstd, *mlp_in, *gate_up, *hidden;
-    real *cache; /* decoding */
+    real *mlp_sum, *mlp_rstd, *mlp_in, *mlp;             /* and the same for the feed-forward block */
+    real *cache;                                         /* decoding */
 };
 
 struct activations {
@@ -23,7 +23,7 @@ struct activations {
     struct layer *layers;
     real *branch; /* what attention or MLP adds to the stream */
     real *final_sum, *final_rstd, *final_in, *logits;
-    real *losses, *dlogits, *dstream, *dbranch, *dhidden, *dgate_up, *norm_scratch;
+    real *losses, *dlogits, *dstream, *dbranch, *norm_scratch, *mlp_scratch;
     void *attention_buffers;
 };
 
@@ -43,15 +43,14 @@ static struct layer_parameters layer_parameters(const struct model *model, real 
 static void plan_layer(const struct model *model, struct activations *a, struct arena *arena, struct arena *scratch,
                        struct layer *layer)
 {
-    size_t N = (size_t)a->N, C = (size_t)model->attention.C, F = (size_t)model->F;
+    size_t N = (size_t)a->N, C = (size_t)model->attention.C;
     layer->attention_sum = arena_reals(arena, N * C);
     layer->attention_rstd = arena_reals(arena, N);
     layer->attention_in = arena_reals(arena, N * C);
     layer->mlp_sum = arena_reals(arena, N * C);
     layer->mlp_rstd = arena_reals(arena, N);
     layer->mlp_in = arena_reals(arena, N * C);
-    layer->gate_up = arena_reals(arena, N * 2 * F);
-    layer->hidden = arena_reals(arena, N * F);
+    layer->mlp = arena_reals(arena, a->device->ops->feed_forward_saved(a->device, a->N, model->attention.C, model->F));
     scratch->used = 0;
     model->attention.attention->plan(&model->attention, a->device, a->B, a->T, a->training, arena, scratch,
                                      layer->attention);
@@ -75,14 +74,23 @@ static void plan_layers(const struct model *model, struct activations *a, struct
 
 static void plan_gradients(const struct model *model, struct activations *a, struct arena *arena)
 {
-    size_t N = (size_t)a->N, C = (size_t)model->attention.C, F = (size_t)model->F;
+    size_t N = (size_t)a->N, C = (size_t)model->attention.C;
     a->losses = arena_reals(arena, N);
     a->dlogits = arena_reals(arena, N * model->V);
     a->dstream = arena_reals(arena, N * C);
     a->dbranch = arena_reals(arena, N * C);
-    a->dhidden = arena_reals(arena, N * F);
-    a->dgate_up = arena_reals(arena, N * 2 * F);
     a->norm_scratch = arena_reals(arena, a->device->ops->rmsnorm_scratch(a->N, model->attention.C));
+}
+
+/* The feed-forward block's backward shares the scratch memory with attention. */
+static void plan_mlp_scratch(const struct model *model, struct activations *a, struct arena *scratch)
+{
+    size_t attention = scratch->used;
+    scratch->used = 0;
+    a->mlp_scratch =
+        arena_reals(scratch, a->device->ops->feed_forward_scratch(a->device, a->N, model->attention.C, model->F));
+    if (scratch->used < attention)
+        scratch->used = attention;
 }
 
 static int *arena_ints(struct arena *arena, size_t count)
@@ -102,8 +110,10 @@ static void plan(const struct model *model, struct activations *a, struct arena 
     a->final_rstd = arena_reals(arena, N);
     a->final_in = arena_reals(arena, N * C);
     a->logits = arena_reals(arena, N * model->V);
-    if (a->training)
+    if (a->training) {
         plan_gradients(model, a, arena);
+        plan_mlp_scratch(model, a, scratch);
+    }
 }
 
 static int allocate(const struct model *model, struct activations *a, struct error *error)
@@ -186,16 +196,6 @@ real *activations_logits(struct activations *activations)
 
 /* ---- forward ---- */
 
-static void mlp_forward(const struct model *model, struct activations *a, const struct layer *layer,
-                        const struct layer_parameters *weights)
-{
-    const struct ops *ops = a->device->ops;
-    int N = a->N, C = model->attention.C, F = model->F;
-    ops->linear_forward(a->device, layer->gate_up, 2 * F, layer->mlp_in, C, weights->gate_up, N, C, 2 * F);
-    ops->swiglu_forward(a->device, layer->hidden, layer->gate_up, N, F);
-    ops->linear_forward(a->device, a->branch, C, layer->hidden, F, weights->down, N, F, C);
-}
-
 /* The stream is `stream` + a->branch, or `stream` alone in the first layer. t < 0: all positions at once. */
 static void layer_forward(const struct model *model, struct activations *a, int l, const real *stream, int t)
 {
@@ -215,7 +215,8 @@ static void layer_forward(const struct model *model, struct activations *a, int 
                                      weights.attention, layer->attention_in, a->branch, layer->cache);
     ops->rmsnorm_forward(a->device, layer->mlp_sum, layer->mlp_in, layer->mlp_rstd, layer->attention_sum, a->branch,
                          weights.mlp_norm, N, C, epsilon);
-    mlp_forward(model, a, layer, &weights);
+    ops->feed_forward_forward(a->device, a->branch, layer->mlp, layer->mlp_in, weights.gate_up, weights.down, N, C,
+                              model->F);
 }
 
 static void forward(const struct model *model, struct activations *a, int t)
@@ -259,12 +260,9 @@ static void mlp_backward(const struct model *model, struct activations *a, const
                          const struct layer_parameters *weights, const struct layer_parameters *gradients)
 {
     const struct ops *ops = a->device->ops;
-    int N = a->N, C = model->attention.C, F = model->F;
-    ops->linear_backward_input(a->device, a->dhidden, F, a->dstream, C, weights->down, N, F, C, false);
-    ops->linear_backward_weight(a->device, gradients->down, a->dstream, C, layer->hidden, F, N, F, C);
-    ops->swiglu_backward(a->device, a->dgate_up, a->dhidden, layer->gate_up, N, F);
-    ops->linear_backward_input(a->device, a->dbranch, C, a->dgate_up, 2 * F, weights->gate_up, N, C, 2 * F, false);
-    ops->linear_backward_weight(a->device, gradients->gate_up, a->dgate_up, 2 * F, layer->mlp_in, C, N, C, 2 * F);
+    int N = a->N, C = model->attention.C;
+    ops->feed_forward_backward(a->device, a->dbranch, gradients->gate_up, gradients->down, a->dstream, layer->mlp_in,
+                               weights->gate_up, weights->down, layer->mlp, N, C, model->F, a->mlp_scratch);
     ops->rmsnorm_backward(a->device, a->dstream, gradients->mlp_norm, a->dbranch, a->dstream, layer->mlp_sum,
                           layer->mlp_rstd, weights->mlp_norm, N, C, a->norm_scratch);
 }

@@ -25,7 +25,8 @@ struct device {
     const struct ops *ops;
 };
 
-/* What products and attention compute in; storage is `real` in all three. The CPU always takes fp32. */
+/* What products and attention compute in. What passes between operations is stored as `real` in all three; inside one,
+ * a device may store less. The CPU always takes fp32. */
 enum precision { PRECISION_FP32, PRECISION_TF32, PRECISION_BF16 };
 
 struct recording; /* operations that a device keeps to run again; private to the device */
@@ -155,9 +156,17 @@ struct ops {
     void (*head_norm_backward)(struct device *device, real *dx, int ld, real *dweight, const real *saved,
                                const real *weight, int N, int heads, int D, real *scratch);
 
-    /* ---- SwiGLU (Shazeer 2020): h [N, F] = silu(gate) * up, gate_up [N, 2F] = gate | up ---- */
-    void (*swiglu_forward)(struct device *device, real *h, const real *gate_up, int N, int F);
-    void (*swiglu_backward)(struct device *device, real *dgate_up, const real *dh, const real *gate_up, int N, int F);
+    /* ---- feed-forward block with SwiGLU (Shazeer 2020): y = (silu(x Wg^T) * (x Wu^T)) Wd^T ----
+     * x, y [N, C]; w_gate_up [2F, C] is Wg above Wu; w_down [C, F]. saved carries what backward needs from forward,
+     * in the device's own form; scratch, backward's only, is free between calls. Both are aligned to 256 bytes, and
+     * their sizes are in reals. dx [N, C] may not be dy. */
+    size_t (*feed_forward_saved)(const struct device *device, int N, int C, int F);
+    size_t (*feed_forward_scratch)(const struct device *device, int N, int C, int F);
+    void (*feed_forward_forward)(struct device *device, real *y, real *saved, const real *x, const real *w_gate_up,
+                                 const real *w_down, int N, int C, int F);
+    void (*feed_forward_backward)(struct device *device, real *dx, real *dw_gate_up, real *dw_down, const real *dy,
+                                  const real *x, const real *w_gate_up, const real *w_down, const real *saved, int N,
+                                  int C, int F, real *scratch);
 
     /* ---- rotary embedding (Su et al. 2021) of x [N, heads*D] in place ----
      * Row n = b*T + t stands at position p = first + t and rotates pairs (d, d + D/2) by

@@ -204,31 +204,40 @@ static const int head_norm_shapes[][DIMENSIONS] = {
     { 1, 1, 8, 0 }, { 3, 2, 16, 5 }, { 62, 3, 8, 24 }, { 513, 2, 32, 1 }
 };
 
-/* swiglu: N, F */
+/* feed_forward: N, C, F */
 
-static void describe_swiglu(struct setting *s)
+static void describe_feed_forward(struct setting *s)
 {
-    setting_add(s, "gate_up", INPUT, s->dims[0], 2 * s->dims[1], 0);
-    setting_add(s, "h", OUTPUT, s->dims[0], s->dims[1], 0);
+    int N = s->dims[0], C = s->dims[1], F = s->dims[2];
+    struct device *device = first_device();
+    setting_add(s, "x", INPUT, N, C, 0);
+    setting_add(s, "w_gate_up", INPUT, 2 * F, C, 0);
+    setting_add(s, "w_down", INPUT, C, F, 0);
+    setting_add(s, "y", OUTPUT, N, C, 0);
+    setting_add(s, "saved", SAVED, 1, (int)device->ops->feed_forward_saved(device, N, C, F), 0);
+    setting_add(s, "scratch", SAVED, 1, (int)device->ops->feed_forward_scratch(device, N, C, F), 0);
+    device->ops->close(device);
 }
 
-static void forward_swiglu(const struct run *r)
+static void forward_feed_forward(const struct run *r)
 {
-    r->ops->swiglu_forward(r->device, r->b[1], r->b[0], r->dims[0], r->dims[1]);
+    r->ops->feed_forward_forward(r->device, r->b[3], r->b[4], r->b[0], r->b[1], r->b[2], r->dims[0], r->dims[1],
+                                 r->dims[2]);
 }
 
-static void oracle_gated(const int *d, double *const *b, const int *integers)
+static void oracle_block(const int *d, double *const *b, const int *integers)
 {
     (void)integers;
-    oracle_swiglu(b[1], b[0], d[0], d[1]);
+    oracle_feed_forward(b[3], b[0], b[1], b[2], d[0], d[1], d[2]);
 }
 
-static void backward_swiglu(const struct run *r)
+static void backward_feed_forward(const struct run *r)
 {
-    r->ops->swiglu_backward(r->device, r->g[0], r->g[1], r->b[0], r->dims[0], r->dims[1]);
+    r->ops->feed_forward_backward(r->device, r->g[0], r->g[1], r->g[2], r->g[3], r->b[0], r->b[1], r->b[2], r->b[4],
+                                  r->dims[0], r->dims[1], r->dims[2], r->b[5]);
 }
 
-static const int swiglu_shapes[][DIMENSIONS] = { { 1, 8 }, { 3, 5 }, { 62, 171 }, { 513, 24 } };
+static const int feed_forward_shapes[][DIMENSIONS] = { { 1, 8, 16 }, { 3, 1, 5 }, { 62, 24, 33 }, { 513, 7, 24 } };
 
 /* rope: B, T, heads, D, gap, first */
 
@@ -437,7 +446,8 @@ const struct operation operation_list[] = {
       SHAPES(rmsnorm_shapes) },
     { "head_norm", describe_head_norm, forward_head_norm, oracle_heads, backward_head_norm, scratch_head_norm,
       SHAPES(head_norm_shapes) },
-    { "swiglu", describe_swiglu, forward_swiglu, oracle_gated, backward_swiglu, NULL, SHAPES(swiglu_shapes) },
+    { "feed_forward", describe_feed_forward, forward_feed_forward, oracle_block, backward_feed_forward, NULL,
+      SHAPES(feed_forward_shapes) },
     { "rope", describe_rope, forward_rope, oracle_turn, backward_rope, NULL, SHAPES(rope_shapes) },
     { "forget gate", describe_gate, forward_forget, oracle_forget, backward_forget, NULL, SHAPES(gate_shapes) },
     { "beta", describe_gate, forward_beta, oracle_beta, backward_beta, NULL, SHAPES(gate_shapes) },

@@ -50,13 +50,25 @@ void oracle_head_norm(double *x, const double *weight, int N, int heads, int D, 
     }
 }
 
-void oracle_swiglu(double *h, const double *gate_up, int N, int F)
+static double product(const double *a, const double *b, int count)
 {
-    for (int n = 0; n < N; n++)
+    double sum = 0;
+    for (int i = 0; i < count; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+void oracle_feed_forward(double *y, const double *x, const double *w_gate_up, const double *w_down, int N, int C, int F)
+{
+    for (int n = 0; n < N; n++) {
+        for (int c = 0; c < C; c++)
+            y[n * C + c] = 0;
         for (int f = 0; f < F; f++) {
-            double gate = gate_up[n * 2 * F + f], up = gate_up[n * 2 * F + F + f];
-            h[n * F + f] = gate / (1 + exp(-gate)) * up;
+            double gate = product(x + n * C, w_gate_up + f * C, C), up = product(x + n * C, w_gate_up + (F + f) * C, C);
+            for (int c = 0; c < C; c++)
+                y[n * C + c] += gate / (1 + exp(-gate)) * up * w_down[c * F + f];
         }
+    }
 }
 
 /* Pair (d, d + D/2) is a complex number, turned by e^(i p base^(-2d/D)). */

@@ -10,7 +10,8 @@ void oracle_embedding(double *x, const double *table, const int *tokens, int N, 
 void oracle_rmsnorm(double *sum, double *y, const double *x, const double *delta, const double *weight, int N, int C,
                     double epsilon);
 void oracle_head_norm(double *x, const double *weight, int N, int heads, int D, double epsilon);
-void oracle_swiglu(double *h, const double *gate_up, int N, int F);
+void oracle_feed_forward(double *y, const double *x, const double *w_gate_up, const double *w_down, int N, int C,
+                         int F);
 void oracle_rope(double *x, int B, int T, int first, int heads, int D, double base);
 void oracle_gate(double *out, const double *logit, const double *bias, int N, int H, enum gate_function function,
                  double scale);

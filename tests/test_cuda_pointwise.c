@@ -1,4 +1,4 @@
-/* The CUDA device's SwiGLU, rotary embedding, gates and Householder vectors, against their definitions in double. */
+/* The CUDA device's rotary embedding, gates and Householder vectors, against their definitions in double. */
 #include "tests/trial.h"
 
 #include <math.h>
@@ -14,37 +14,6 @@ static const double POINTWISE = 1e-5; /* relative */
 static double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
-}
-
-/* ---- SwiGLU: N, F ---- */
-
-static void swiglu(struct trial *trial, const int *shape)
-{
-    struct device *device = trial->device;
-    int N = shape[0], F = shape[1];
-    struct matrix in = matrix_make(trial, N, 2 * F, 2 * F, 3), h = matrix_make(trial, N, F, F, 0);
-    struct matrix dh = matrix_make(trial, N, F, F, 1), din = matrix_make(trial, N, 2 * F, 2 * F, 0);
-    device->ops->swiglu_forward(device, h.device, in.device, N, F);
-    device->ops->swiglu_backward(device, din.device, dh.device, in.device, N, F);
-    matrix_fetch(trial, &h);
-    matrix_fetch(trial, &din);
-    struct difference forward = { 0, 0 }, backward = { 0, 0 };
-    for (int n = 0; n < N; n++)
-        for (int f = 0; f < F; f++) {
-            double g = matrix_at(&in, n, f), u = matrix_at(&in, n, F + f), d = matrix_at(&dh, n, f), s = sigmoid(g);
-            difference_add(&forward, matrix_at(&h, n, f), g * s * u);
-            difference_add(&backward, matrix_at(&din, n, f), d * u * s * (1 + g * (1 - s)));
-            difference_add(&backward, matrix_at(&din, n, F + f), d * g * s);
-        }
-    assert_close(&forward, POINTWISE, "swiglu_forward", shape);
-    assert_close(&backward, POINTWISE, "swiglu_backward", shape);
-    MATRICES_FREE(trial, &in, &h, &dh, &din);
-}
-
-static void swiglu_matches_its_definition(void **state)
-{
-    (void)state;
-    on_cuda(PRECISION_FP32, swiglu, SHAPES({ 1, 1 }, { 65, 5 }, { 62, 64 }, { 513, 255 }, { 130, 768 }));
 }
 
 /* ---- rotary embedding: B, T, first, heads, D, gap ---- */
@@ -254,8 +223,9 @@ static void a_zero_householder_vector_stays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(swiglu_matches_its_definition),   cmocka_unit_test(rope_turns_and_turns_back),
-        cmocka_unit_test(gates_match_their_definition),    cmocka_unit_test(householder_matches_its_definition),
+        cmocka_unit_test(rope_turns_and_turns_back),
+        cmocka_unit_test(gates_match_their_definition),
+        cmocka_unit_test(householder_matches_its_definition),
         cmocka_unit_test(a_zero_householder_vector_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

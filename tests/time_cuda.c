@@ -14,7 +14,7 @@ struct model {
     const char *name;
     int B, T, C, H, D, F, V;
     struct device *device;
-    real *a, *b, *c, *d, *weight, *gradient, *scratch;
+    real *a, *b, *c, *d, *weight, *gradient, *scratch, *saved;
     int *tokens;
     struct train_state *state;
     size_t parameters;
@@ -115,15 +115,18 @@ static void issue_head_backward_weight(void *context)
     struct model *m = context;
     m->device->ops->linear_backward_weight(m->device, m->gradient, m->b, m->V, m->a, m->C, rows(m), m->C, m->V);
 }
-static void issue_swiglu_forward(void *context)
+static void issue_feed_forward_forward(void *context)
 {
     struct model *m = context;
-    m->device->ops->swiglu_forward(m->device, m->a, m->b, rows(m), m->F);
+    m->device->ops->feed_forward_forward(m->device, m->a, m->saved, m->b, m->weight, m->weight + 2 * m->F * m->C,
+                                         rows(m), m->C, m->F);
 }
-static void issue_swiglu_backward(void *context)
+static void issue_feed_forward_backward(void *context)
 {
     struct model *m = context;
-    m->device->ops->swiglu_backward(m->device, m->c, m->a, m->b, rows(m), m->F);
+    m->device->ops->feed_forward_backward(m->device, m->a, m->gradient, m->gradient + 2 * m->F * m->C, m->c, m->b,
+                                          m->weight, m->weight + 2 * m->F * m->C, m->saved, rows(m), m->C, m->F,
+                                          m->scratch);
 }
 static void issue_rope(void *context)
 {
@@ -187,8 +190,8 @@ static const struct timed operations[] = {
     { "down_backward_weight", issue_down_backward_weight },
     { "head_forward", issue_head_forward },
     { "head_backward_weight", issue_head_backward_weight },
-    { "swiglu_forward", issue_swiglu_forward },
-    { "swiglu_backward", issue_swiglu_backward },
+    { "feed_forward_forward", issue_feed_forward_forward },
+    { "feed_forward_backward", issue_feed_forward_backward },
     { "rope", issue_rope },
     { "gate_forward", issue_gate_forward },
     { "gate_backward", issue_gate_backward },
@@ -265,11 +268,13 @@ static int prepare(struct model *m, struct error *error)
             return -1;
     m->weight = random_reals(m->device, m->parameters + N, error);
     m->gradient = random_reals(m->device, m->parameters + N, error);
-    m->scratch = random_reals(m->device, N * 64, error);
+    size_t scratch = m->device->ops->feed_forward_scratch(m->device, rows(m), m->C, m->F);
+    m->scratch = random_reals(m->device, scratch > N * 64 ? scratch : N * 64, error);
+    m->saved = random_reals(m->device, m->device->ops->feed_forward_saved(m->device, rows(m), m->C, m->F), error);
     m->tokens = m->device->ops->allocate(m->device, N * sizeof(int), error);
     m->state = m->device->ops->allocate(m->device, sizeof *m->state, error);
     int *tokens = malloc(N * sizeof *tokens);
-    if (!m->weight || !m->gradient || !m->scratch || !m->tokens || !m->state || !tokens)
+    if (!m->weight || !m->gradient || !m->scratch || !m->saved || !m->tokens || !m->state || !tokens)
         return free(tokens), -1;
     for (size_t n = 0; n < N; n++)
         tokens[n] = (int)(n * 2654435761u % 1048576 % (size_t)m->V);
@@ -289,8 +294,8 @@ static int time_model(struct model model, enum precision precision, const char *
         double least, most, median = time_operation(&model, operations[i].issue, &least, &most);
         printf("%s,%s,%s,%.2f,%.2f,%.2f\n", model.name, precision_name, operations[i].name, median, least, most);
     }
-    void *blocks[] = { model.a,        model.b,       model.c,      model.d,    model.weight,
-                       model.gradient, model.scratch, model.tokens, model.state };
+    void *blocks[] = { model.a,        model.b,       model.c,     model.d,      model.weight,
+                       model.gradient, model.scratch, model.saved, model.tokens, model.state };
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         model.device->ops->release(model.device, blocks[i]);
     int failed = model.device->ops->check(model.device, &error);

@@ -71,9 +71,14 @@ void cpu_head_norm_forward(struct device *device, real *x, int ld, real *saved, 
 void cpu_head_norm_backward(struct device *device, real *dx, int ld, real *dweight, const real *saved,
                             const real *weight, int N, int heads, int D, real *scratch);
 
-/* swiglu.c */
-void cpu_swiglu_forward(struct device *device, real *h, const real *gate_up, int N, int F);
-void cpu_swiglu_backward(struct device *device, real *dgate_up, const real *dh, const real *gate_up, int N, int F);
+/* feed_forward.c */
+size_t cpu_feed_forward_saved(const struct device *device, int N, int C, int F);
+size_t cpu_feed_forward_scratch(const struct device *device, int N, int C, int F);
+void cpu_feed_forward_forward(struct device *device, real *y, real *saved, const real *x, const real *w_gate_up,
+                              const real *w_down, int N, int C, int F);
+void cpu_feed_forward_backward(struct device *device, real *dx, real *dw_gate_up, real *dw_down, const real *dy,
+                               const real *x, const real *w_gate_up, const real *w_down, const real *saved, int N,
+                               int C, int F, real *scratch);
 
 /* rope.c */
 void cpu_rope(struct device *device, real *x, int ld, int B, int T, int first, int heads, int D, double base,

@@ -90,15 +90,17 @@ void cuda_cublas_close(struct cuda_device *cuda)
 /* cuBLAS counts by columns: what it computes is c^T = B A^T. */
 void cuda_cublas_multiply(struct cuda_device *cuda, const struct product *product)
 {
-    cublasComputeType_t compute = cuda->precision == PRECISION_FP32   ? CUBLAS_COMPUTE_32F
+    cublasComputeType_t compute = cuda->precision == PRECISION_FP32 || product->bf16_operands ? CUBLAS_COMPUTE_32F
                                   : cuda->precision == PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                                       : CUBLAS_COMPUTE_32F_FAST_16BF;
+    cudaDataType operand = product->bf16_operands ? CUDA_R_16BF : CUDA_R_32F;
+    cudaDataType result = product->bf16_result ? CUDA_R_16BF : CUDA_R_32F;
     const float one = 1, old = product->add ? 1 : 0;
     cublasStatus_t status =
         cuda->cublas->multiply(cuda->cublas->handle, product->b_transposed ? CUBLAS_OP_N : CUBLAS_OP_T,
                                product->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, product->N, product->M, product->K,
-                               &one, product->b, CUDA_R_32F, product->ldb, product->a, CUDA_R_32F, product->lda, &old,
-                               product->c, CUDA_R_32F, product->ldc, compute, CUBLAS_GEMM_DEFAULT);
+                               &one, product->b, operand, product->ldb, product->a, operand, product->lda, &old,
+                               product->c, result, product->ldc, compute, CUBLAS_GEMM_DEFAULT);
     if (status != CUBLAS_STATUS_SUCCESS && !cuda->failure.message[0])
         error_set(&cuda->failure, "a matrix product of %d x %d x %d failed on CUDA device %d (%s): cuBLAS status %d",
                   product->M, product->N, product->K, cuda->ordinal, cuda->name, (int)status);

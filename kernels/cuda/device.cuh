@@ -128,10 +128,11 @@ void cuda_sum_rows(struct cuda_device *cuda, const char *operation, float *sum, 
 
 /* c [M, N] = A B^T, or c += A B^T if add. A(m, k) is a[m*lda + k], or a[k*lda + m] if a_transposed; B [N, K] alike. */
 struct product {
-    float *c;
-    const float *a, *b;
+    void *c; /* float, as a and b are, unless it says bf16 below: __nv_bfloat16 */
+    const void *a, *b;
     int ldc, lda, ldb, M, N, K;
     bool a_transposed, b_transposed, add;
+    bool bf16_operands = false, bf16_result = false;
 };
 
 /* cublas.cu: opens the library, which belongs to the CUDA toolkit, at run time. */
@@ -139,10 +140,11 @@ int cuda_cublas_open(struct cuda_device *cuda, struct error *error);
 void cuda_cublas_close(struct cuda_device *cuda);
 void cuda_cublas_multiply(struct cuda_device *cuda, const struct product *product);
 
-/* multiply.cu: small products on tensor cores, tf32 and bf16 only. */
+/* multiply.cu: small products of floats on tensor cores, tf32 and bf16 only. */
 void cuda_small_multiply(struct cuda_device *cuda, const struct product *product);
 
-/* linear.cu */
+/* linear.cu: cuda_multiply leaves the product to one of the two above. */
+void cuda_multiply(struct cuda_device *cuda, const struct product *product);
 void cuda_linear_forward(struct device *device, real *y, int ldy, const real *x, int ldx, const real *w, int N, int I,
                          int O);
 void cuda_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
@@ -163,14 +165,21 @@ void cuda_head_norm_backward(struct device *device, real *dx, int ld, real *dwei
 
 /* pointwise.cu */
 void cuda_copy_rows(struct device *device, real *to, int ldto, const real *from, int ldfrom, int N, int C);
-void cuda_swiglu_forward(struct device *device, real *h, const real *gate_up, int N, int F);
-void cuda_swiglu_backward(struct device *device, real *dgate_up, const real *dh, const real *gate_up, int N, int F);
 void cuda_rope(struct device *device, real *x, int ld, int B, int T, int first, int heads, int D, double base,
                int direction);
 void cuda_gate_forward(struct device *device, real *out, const real *logit, int ld, const real *bias, int N, int H,
                        enum gate_function function, double scale);
 void cuda_gate_backward(struct device *device, real *dlogit, real *dbias, const real *dout, const real *logit, int ld,
                         const real *bias, int N, int H, enum gate_function function, double scale);
+
+/* feed_forward.cu */
+size_t cuda_feed_forward_saved(const struct device *device, int N, int C, int F);
+size_t cuda_feed_forward_scratch(const struct device *device, int N, int C, int F);
+void cuda_feed_forward_forward(struct device *device, real *y, real *saved, const real *x, const real *w_gate_up,
+                               const real *w_down, int N, int C, int F);
+void cuda_feed_forward_backward(struct device *device, real *dx, real *dw_gate_up, real *dw_down, const real *dy,
+                                const real *x, const real *w_gate_up, const real *w_down, const real *saved, int N,
+                                int C, int F, real *scratch);
 
 /* embedding.cu */
 void cuda_embedding_forward(struct device *device, real *x, const real *table, const int *tokens, int N, int C);

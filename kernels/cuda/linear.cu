@@ -8,13 +8,12 @@ static const double SMALL = 4.0e7;
 
 static bool is_small(const struct cuda_device *cuda, const struct product *product)
 {
-    return cuda->precision != PRECISION_FP32 && (double)product->M * product->N * product->K <= SMALL &&
-           (product->N <= 32 || product->a_transposed);
+    return cuda->precision != PRECISION_FP32 && !product->bf16_operands &&
+           (double)product->M * product->N * product->K <= SMALL && (product->N <= 32 || product->a_transposed);
 }
 
-static void multiply(struct device *device, const struct product *product)
+void cuda_multiply(struct cuda_device *cuda, const struct product *product)
 {
-    struct cuda_device *cuda = cuda_enter(device);
     if (is_small(cuda, product))
         cuda_small_multiply(cuda, product);
     else
@@ -25,19 +24,19 @@ void cuda_linear_forward(struct device *device, real *y, int ldy, const real *x,
                          int O)
 {
     const struct product product = { y, x, w, ldy, ldx, I, N, O, I, false, false, false };
-    multiply(device, &product);
+    cuda_multiply(cuda_enter(device), &product);
 }
 
 void cuda_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
                                 int N, int I, int O, bool add)
 {
     const struct product product = { dx, dy, w, lddx, lddy, I, N, I, O, false, true, add };
-    multiply(device, &product);
+    cuda_multiply(cuda_enter(device), &product);
 }
 
 void cuda_linear_backward_weight(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx,
                                  int N, int I, int O)
 {
     const struct product product = { dw, dy, x, I, lddy, ldx, O, I, N, true, true, false };
-    multiply(device, &product);
+    cuda_multiply(cuda_enter(device), &product);
 }

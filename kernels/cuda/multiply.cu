@@ -1,8 +1,6 @@
 /* Small products on tensor cores (mma.sync, sm_80 and up): float32 in and out, operands rounded to tf32 or bf16 on
  * the way to the tensor core. Long sums are split over blocks and added in a fixed order. */
-#include "kernels/cuda/device.cuh"
-
-#include <cuda_bf16.h>
+#include "kernels/cuda/mma.cuh"
 
 enum { TILE = 64, DEPTH = 32, THREADS = 128 };
 
@@ -17,21 +15,6 @@ template <bool TRANSPOSED, bool BF16> struct tile {
         return TRANSPOSED ? data[k * stride + row] : data[row * stride + k];
     }
 };
-
-/* Copies 4 floats of which the first `valid` exist and the rest become 0. */
-template <bool VECTOR> static __device__ inline void copy_async(float *shared, const float *global, int valid)
-{
-    unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (VECTOR) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(4 * valid) : "memory");
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 4 * i),
-                         "l"(i < valid ? global + i : global), "r"(i < valid ? 4 : 0)
-                         : "memory");
-    }
-}
 
 /* Starts loading rows row0... and depths k0... of an operand with `rows` rows and depths below `end`. */
 template <bool TRANSPOSED, bool BF16, bool VECTOR>
@@ -48,34 +31,6 @@ static __device__ inline void load_tile(struct tile<TRANSPOSED, BF16> &tile, con
         const float *from = valid ? operand + (size_t)(outer0 + o) * ld + inner0 + i : operand;
         copy_async<VECTOR>(&tile.data[o * tile.stride + i], from, valid);
     }
-}
-
-static __device__ inline uint32_t to_tf32(float x)
-{
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-
-static __device__ inline uint32_t to_bf16x2(float low, float high)
-{
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    return bits;
-}
-
-template <bool BF16> static __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    if constexpr (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    else
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 /* One register of a fragment: depth k + t of the row for tf32, depths k + 2t and k + 2t + 1 for bf16. */
@@ -134,8 +89,10 @@ static __global__ void __launch_bounds__(THREADS)
     int first = blockIdx.z * depth, end = min(first + depth, product.K);
     float sum[2][4][4] = {};
     auto load = [&](int stage, int k) {
-        load_tile<A_TRANSPOSED, BF16, VECTOR>(a[stage], product.a, product.lda, m0, product.M, k, end);
-        load_tile<B_TRANSPOSED, BF16, VECTOR>(b[stage], product.b, product.ldb, n0, product.N, k, end);
+        load_tile<A_TRANSPOSED, BF16, VECTOR>(a[stage], static_cast<const float *>(product.a), product.lda, m0,
+                                              product.M, k, end);
+        load_tile<B_TRANSPOSED, BF16, VECTOR>(b[stage], static_cast<const float *>(product.b), product.ldb, n0,
+                                              product.N, k, end);
         asm volatile("cp.async.commit_group;");
     };
     load(0, first);
@@ -150,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS)
         multiply_tile<BF16>(sum, a[stage], b[stage], warp / 2 * 32, warp % 2 * 32);
         __syncthreads();
     }
-    float *c = partial ? partial + (size_t)blockIdx.z * product.M * product.N : product.c;
+    float *c = partial ? partial + (size_t)blockIdx.z * product.M * product.N : static_cast<float *>(product.c);
     int ldc = partial ? product.N : product.ldc;
     bool add = !partial && product.add;
     int m = m0 + warp / 2 * 32 + threadIdx.x % 32 / 4, n = n0 + warp % 2 * 32 + threadIdx.x % 4 * 2;
@@ -174,7 +131,7 @@ template <bool BF16, bool VECTOR> static multiply_function *choose_layout(const 
     return multiply_kernel<false, false, BF16, VECTOR>;
 }
 
-static bool aligned(const float *data, int ld)
+static bool aligned(const void *data, int ld)
 {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0 && ld % 4 == 0;
 }
@@ -206,5 +163,6 @@ void cuda_small_multiply(struct cuda_device *cuda, const struct product *product
     float *partial = grid.z > 1 ? static_cast<float *>(cuda->workspace) : nullptr;
     cuda_launch(cuda, "linear", choose_kernel(cuda, product), grid, THREADS, 0, *product, partial, depth);
     if (partial)
-        cuda_sum_rows(cuda, "linear", product->c, partial, (int)grid.z, (size_t)product->M * product->N);
+        cuda_sum_rows(cuda, "linear", static_cast<float *>(product->c), partial, (int)grid.z,
+                      (size_t)product->M * product->N);
 }

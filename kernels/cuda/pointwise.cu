@@ -1,4 +1,4 @@
-/* Element by element: row copies, SwiGLU, rotary embedding, gates. The CPU twins are the specification. */
+/* Element by element: row copies, rotary embedding, gates. The CPU twins are the specification. */
 #include "kernels/cuda/device.cuh"
 
 enum { THREADS = 256 };
@@ -24,84 +24,6 @@ void cuda_copy_rows(struct device *device, real *to, int ldto, const real *from,
 {
     cuda_launch(cuda_enter(device), "copy_rows", copy_rows_kernel, cuda_blocks((size_t)N * C, THREADS), THREADS, 0, to,
                 ldto, from, ldfrom, N, C);
-}
-
-/* ---- SwiGLU: VECTOR is float4 where F allows it, else float ---- */
-
-template <typename Vector> struct lanes {
-    static constexpr int count = sizeof(Vector) / sizeof(float);
-    union {
-        Vector vector;
-        float value[count];
-    };
-};
-
-template <typename Vector>
-static __global__ void swiglu_forward_kernel(Vector *h, const Vector *gate_up, size_t rows, int width)
-{
-    cuda_wait();
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= rows * width)
-        return;
-    size_t n = i / width, f = i % width;
-    lanes<Vector> gate, up;
-    gate.vector = gate_up[n * 2 * width + f];
-    up.vector = gate_up[(n * 2 + 1) * width + f];
-    for (int lane = 0; lane < lanes<Vector>::count; lane++)
-        up.value[lane] *= gate.value[lane] * sigmoid(gate.value[lane]);
-    h[i] = up.vector;
-}
-
-template <typename Vector>
-static __global__ void swiglu_backward_kernel(Vector *dgate_up, const Vector *dh, const Vector *gate_up, size_t rows,
-                                              int width)
-{
-    cuda_wait();
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= rows * width)
-        return;
-    size_t n = i / width, f = i % width;
-    lanes<Vector> gate, up, gradient;
-    gate.vector = gate_up[n * 2 * width + f];
-    up.vector = gate_up[(n * 2 + 1) * width + f];
-    gradient.vector = dh[i];
-    for (int lane = 0; lane < lanes<Vector>::count; lane++) {
-        float g = gate.value[lane], s = sigmoid(g), d = gradient.value[lane];
-        gate.value[lane] = d * up.value[lane] * s * (1.0f + g * (1.0f - s));
-        up.value[lane] = d * g * s;
-    }
-    dgate_up[n * 2 * width + f] = gate.vector;
-    dgate_up[(n * 2 + 1) * width + f] = up.vector;
-}
-
-static bool aligned16(const void *pointer)
-{
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
-void cuda_swiglu_forward(struct device *device, real *h, const real *gate_up, int N, int F)
-{
-    struct cuda_device *cuda = cuda_enter(device);
-    size_t rows = (size_t)N;
-    if (F % 4 == 0 && aligned16(h) && aligned16(gate_up))
-        cuda_launch(cuda, "swiglu_forward", swiglu_forward_kernel<float4>, cuda_blocks(rows * F / 4, THREADS), THREADS,
-                    0, reinterpret_cast<float4 *>(h), reinterpret_cast<const float4 *>(gate_up), rows, F / 4);
-    else
-        cuda_launch(cuda, "swiglu_forward", swiglu_forward_kernel<float>, cuda_blocks(rows * F, THREADS), THREADS, 0, h,
-                    gate_up, rows, F);
-}
-
-void cuda_swiglu_backward(struct device *device, real *dgate_up, const real *dh, const real *gate_up, int N, int F)
-{
-    struct cuda_device *cuda = cuda_enter(device);
-    size_t rows = (size_t)N;
-    if (F % 4 == 0 && aligned16(dgate_up) && aligned16(dh) && aligned16(gate_up))
-        cuda_launch(cuda, "swiglu_backward", swiglu_backward_kernel<float4>, cuda_blocks(rows * F / 4, THREADS),
-                    THREADS, 0, reinterpret_cast<float4 *>(dgate_up), reinterpret_cast<const float4 *>(dh),
-                    reinterpret_cast<const float4 *>(gate_up), rows, F / 4);
-    else
-        cuda_launch(cuda, "swiglu_backward", swiglu_backward_kernel<float>, cuda_blocks(rows * F, THREADS), THREADS, 0,
-                    dgate_up, dh, gate_up, rows, F);
 }
 
 /* ---- rotary embedding ---- */
