@@ -63,6 +63,13 @@ void declare_matrix(struct parameter_sink *sink, const char *name, int rows, int
             (struct parameter){ .dims = { rows, columns }, .rank = 2, .initializer = INIT_NORMAL, .matrix = true });
 }
 
+void declare_projection(struct parameter_sink *sink, const char *name, int rows, int columns)
+{
+    declare(sink, name, "weight",
+            (struct parameter){
+                .dims = { rows, columns }, .rank = 2, .initializer = INIT_NORMAL, .matrix = true, .joint = true });
+}
+
 void declare_bias(struct parameter_sink *sink, const char *name, int count, double value)
 {
     declare(sink, name, "bias",
@@ -71,9 +78,9 @@ void declare_bias(struct parameter_sink *sink, const char *name, int count, doub
 
 void declare_qkv(const struct attention_layer *layer, struct parameter_sink *sink)
 {
-    declare_matrix(sink, "q_proj", layer->C, layer->C);
-    declare_matrix(sink, "k_proj", layer->K * layer->D, layer->C);
-    declare_matrix(sink, "v_proj", layer->K * layer->D, layer->C);
+    declare_projection(sink, "q_proj", layer->C, layer->C);
+    declare_projection(sink, "k_proj", layer->K * layer->D, layer->C);
+    declare_projection(sink, "v_proj", layer->K * layer->D, layer->C);
 }
 
 static bool has_qk_norm(const struct attention_layer *layer)
@@ -123,7 +130,7 @@ void plan_block(const struct attention_layer *layer, const struct device *device
     struct arena *kept = training ? arena : scratch;
     *block = (struct block){ .shape = shape, .N = shape.B * shape.T };
     block->columns = layer->C + 2 * layer->K * layer->D + extra;
-    block->ld = (block->columns + 7) / 8 * 8; /* rows aligned to 32 bytes: CUDA's products are twice as fast */
+    block->ld = (block->columns + JOINT_ROWS - 1) / JOINT_ROWS * JOINT_ROWS;
     size_t N = (size_t)block->N, queries = N * layer->C, keys = N * layer->K * layer->D;
     block->projected = arena_reals(kept, N * block->ld);
     if (has_qk_norm(layer)) {
@@ -166,7 +173,7 @@ void project_forward(const struct attention_layer *layer, struct device *device,
 {
     const struct ops *ops = device->ops;
     ops->linear_forward(device, block->projected, block->ld, x, layer->C, parameters[Q_PROJ], block->N, layer->C,
-                        block->columns);
+                        block->ld);
     if (!block->q_saved)
         return;
     ops->head_norm_forward(device, block->projected, block->ld, block->q_saved, parameters[norms], block->N, layer->H,
@@ -186,10 +193,13 @@ void project_backward(const struct attention_layer *layer, struct device *device
                                 block->k_saved, parameters[norms + 1], block->N, layer->K, layer->D,
                                 block->norm_scratch);
     }
+    if (block->ld > block->columns) /* no gradient for the zeros: a row of them, again and again */
+        ops->copy_rows(device, block->dprojected + block->columns, block->ld,
+                       parameters[Q_PROJ] + (size_t)block->columns * layer->C, 0, block->N, block->ld - block->columns);
     ops->linear_backward_input(device, dx, layer->C, block->dprojected, block->ld, parameters[Q_PROJ], block->N,
-                               layer->C, block->columns, false);
+                               layer->C, block->ld, false);
     ops->linear_backward_weight(device, gradients[Q_PROJ], block->dprojected, block->ld, x, layer->C, block->N,
-                                layer->C, block->columns);
+                                layer->C, block->ld);
 }
 
 /* ---- core and output projection ---- */

@@ -34,6 +34,8 @@ struct block {
 
 /* A projection [rows, columns] of the layer's input or of something else: "attn.<name>.weight". */
 void declare_matrix(struct parameter_sink *sink, const char *name, int rows, int columns);
+/* One that is part of the joint projection (project_forward), in the order of its columns. */
+void declare_projection(struct parameter_sink *sink, const char *name, int rows, int columns);
 /* A bias [count], `value` everywhere at first: "attn.<name>.bias". */
 void declare_bias(struct parameter_sink *sink, const char *name, int count, double value);
 /* q_proj, k_proj, v_proj. */

@@ -15,7 +15,7 @@ static void fox_declare(const struct attention_layer *layer, struct parameter_si
 {
     const struct fox_options *options = layer->options;
     declare_qkv(layer, sink);
-    declare_matrix(sink, "f_proj", layer->H, layer->C);
+    declare_projection(sink, "f_proj", layer->H, layer->C);
     declare_matrix(sink, "o_proj", layer->C, layer->C);
     declare_bias(sink, "f_proj", layer->H, options->gate_bias);
     declare_qk_norm(layer, sink, "q_norm", "k_norm");

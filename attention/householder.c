@@ -23,10 +23,10 @@ void declare_householder_projections(const struct attention_layer *layer, const 
                                      struct parameter_sink *sink)
 {
     if (options->rank > 0)
-        declare_matrix(sink, "w_proj.0", options->rank, layer->C);
+        declare_projection(sink, "w_proj.0", options->rank, layer->C);
     else
-        declare_matrix(sink, "w_proj", key_width(layer), layer->C);
-    declare_matrix(sink, "bt_proj", layer->K, layer->C);
+        declare_projection(sink, "w_proj", key_width(layer), layer->C);
+    declare_projection(sink, "bt_proj", layer->K, layer->C);
 }
 
 void declare_householder_rest(const struct attention_layer *layer, const struct householder_options *options,

@@ -39,7 +39,7 @@ static void path_fox_declare(const struct attention_layer *layer, struct paramet
     const struct path_fox_options *options = layer->options;
     declare_qkv(layer, sink);
     declare_householder_projections(layer, &options->householder, sink);
-    declare_matrix(sink, "g_proj", layer->H, layer->C);
+    declare_projection(sink, "g_proj", layer->H, layer->C);
     declare_matrix(sink, "o_proj", layer->C, layer->C);
     declare_bias(sink, "bt_proj", layer->K, options->householder.beta_bias);
     declare_bias(sink, "g_proj", layer->H, options->gate_bias);

@@ -100,11 +100,17 @@ static int count_attention(struct model *model)
 static void lay_out(struct model *model)
 {
     size_t used = 0;
+    int joint = 0; /* rows of joint parameters so far */
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < model->parameter_count; i++) {
             struct model_parameter *parameter = &model->parameters[i];
             if (parameter->declared.matrix != (pass == 0))
                 continue;
+            if (!parameter->declared.joint) {
+                used += (size_t)((JOINT_ROWS - joint % JOINT_ROWS) % JOINT_ROWS) * model->attention.C;
+                joint = 0;
+            }
+            joint += parameter->declared.joint ? parameter->declared.dims[0] : 0;
             parameter->offset = used;
             used += parameter->count;
             if (pass == 1)

@@ -443,7 +443,7 @@ static_assert(sizeof(struct slice) * STAGES >= sizeof(float) * layout<2>::shares
 
 bool cuda_fused_fits(const struct cuda_device *cuda, int C)
 {
-    return C == WIDTH && cuda->precision != PRECISION_FP32 &&
+    return C == WIDTH && cuda->precision == PRECISION_BF16 &&
            (size_t)cuda->shared_limit >= sizeof(struct slice) * STAGES;
 }
 
