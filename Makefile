@@ -21,7 +21,7 @@ LIBRARIES := openblas gsl yaml-0.1 jansson
 
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 MARCH ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3,native)
-WARNINGS := -Wall -Wextra -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes -Werror
+WARNINGS := -Wall -Wextra -Wno-missing-field-initializers -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes -Werror
 OPTIMISE := $(if $(SANITIZE),-O1 -fno-omit-frame-pointer -fsanitize=address$(,)undefined -fno-sanitize-recover=all,-O3)
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 

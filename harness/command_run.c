@@ -1,16 +1,25 @@
 /* statelab run FILE and statelab worker DIR: do what is left of an experiment. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "harness/command_line.h"
 #include "harness/commands.h"
 #include "harness/dry_run.h"
+#include "harness/lanes.h"
 #include "harness/sweep.h"
 
 /* The options that `run` and `worker` have in common, as they are written. */
 struct sweep_flags {
-    const char *device, *workers, *limit, *retry, *expiry;
+    const char *device, *workers, *pack, *limit, *retry, *expiry;
     struct repeated only;
 };
+
+/* 0 = auto */
+static int parse_pack(const char *text, int *pack, struct error *error)
+{
+    *pack = 0;
+    return text && strcmp(text, "auto") != 0 ? parse_integer("--pack", text, 1, LANES_MOST, pack, error) : 0;
+}
 
 static int read_options(const struct sweep_flags *flags, struct sweep_options *options, struct error *error)
 {
@@ -21,6 +30,7 @@ static int read_options(const struct sweep_flags *flags, struct sweep_options *o
                                        .only = (const char *const *)flags->only.values,
                                        .only_count = flags->only.count };
     if (parse_integer("--workers", flags->workers, 1, 1024, &options->workers, error) != 0 ||
+        parse_pack(flags->pack, &options->pack, error) != 0 ||
         parse_integer("--limit", flags->limit, 1, 1000000, &options->limit, error) != 0 ||
         parse_choice("--retry", flags->retry, retries, &retry, error) != 0 ||
         parse_seconds("--expiry", flags->expiry, &options->expiry, error) != 0)
@@ -32,7 +42,8 @@ static int read_options(const struct sweep_flags *flags, struct sweep_options *o
 
 #define SWEEP_FLAGS(flags)                                                                                             \
     { "device", FLAG_TEXT, &(flags).device, "NAME", "auto, cpu, cuda or cuda:N" },                                     \
-        { "workers", FLAG_TEXT, &(flags).workers, "N", "processes; by default as many as suit the machine" },          \
+        { "workers", FLAG_TEXT, &(flags).workers, "N", "processes; by default one to a core or card" },                \
+        { "pack", FLAG_TEXT, &(flags).pack, "N", "runs that each trains at once, or auto (on CUDA: as many as pay)" }, \
         { "only", FLAG_REPEATED, &(flags).only, "KEY=VALUE", "only runs with that value of a swept key" },             \
         { "limit", FLAG_TEXT, &(flags).limit, "N", "begin at most N runs" },                                           \
         { "retry", FLAG_TEXT, &(flags).retry, "WHICH", "do again what failed: failed, diverged or all" },              \

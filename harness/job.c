@@ -29,7 +29,7 @@ struct job {
 
 static struct worker_view *view_of(const struct job *job)
 {
-    return &job->worker->shared->views[job->worker->index];
+    return job->worker->view;
 }
 
 static int64_t tokens_per_step(const struct run_config *config)
@@ -87,7 +87,7 @@ static int write_checkpoint(struct job *job, struct error *error)
 static int prepare(struct job *job, struct error *error)
 {
     enum precision precision = (enum precision)job->config.train.precision;
-    job->device = device_open(job->worker->device, job->worker->index, precision, error);
+    job->device = device_open(job->worker->device, job->worker->process, precision, error);
     if (!job->device || write_config(job, error) != 0)
         return -1;
     job->trainer = trainer_open(&job->config, job->device, error);
@@ -242,9 +242,10 @@ static void crash_if_asked(const char *id)
 
 static enum job_end work(struct job *job, struct error *error)
 {
+    bool crowded = *job->worker->beside > 1;
     crash_if_asked(job->id);
     if (prepare(job, error) != 0)
-        return JOB_FAILED;
+        return crowded && error->memory ? JOB_CROWDED : JOB_FAILED;
     enum job_end end = train(job, error);
     return end == JOB_FINISHED ? finish(job, error) : end;
 }

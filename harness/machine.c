@@ -104,6 +104,12 @@ int device_choose(struct device_choice *choice, const char *name, struct error *
     return 0;
 }
 
+void device_prepare(const struct device_choice *choice)
+{
+    if (choice->cuda) /* a hardware queue for each stream, of which there are 8 unless more are asked for */
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 struct device *device_open(const struct device_choice *choice, int index, enum precision precision, struct error *error)
 {
     if (choice->cuda)

@@ -19,6 +19,9 @@ struct device_choice {
 };
 int device_choose(struct device_choice *choice, const char *name, struct error *error);
 
+/* Once in each process that trains, before its first device and thread. */
+void device_prepare(const struct device_choice *choice);
+
 /* Opens the device of worker `index`; ends with ops->close. */
 struct device *device_open(const struct device_choice *choice, int index, enum precision precision,
                            struct error *error);

@@ -90,7 +90,7 @@ void progress_finished(struct progress *progress, int run)
 static double work_in_hand(const struct progress *progress)
 {
     double work = 0;
-    for (int i = 0; i < progress->workers; i++) {
+    for (int i = 0; i < progress->views; i++) {
         const struct worker_view *view = &progress->shared->views[i];
         if (view->run >= 0 && view->steps > 0)
             work += (double)view->step / (double)view->steps;
@@ -103,7 +103,7 @@ static void draw_header(const struct progress *progress, double now)
     struct sweep_counts counts = collection_counts(progress->collection);
     int running = 0;
     int64_t tokens = 0;
-    for (int i = 0; i < progress->workers; i++) {
+    for (int i = 0; i < progress->views; i++) {
         running += progress->shared->views[i].run >= 0;
         tokens += progress->shared->views[i].tokens;
     }
@@ -141,7 +141,7 @@ void progress_draw(struct progress *progress)
     progress_clear(progress);
     draw_header(progress, now);
     progress->drawn = 1;
-    for (int i = 0; i < progress->workers && progress->drawn < window.ws_row - 1; i++) {
+    for (int i = 0; i < progress->views && progress->drawn < window.ws_row - 1; i++) {
         const struct worker_view *view = &progress->shared->views[i];
         if (view->run < 0)
             continue;

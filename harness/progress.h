@@ -8,7 +8,7 @@ struct progress {
     const struct collection *collection;
     const bool *wanted;
     const struct worker_shared *shared;
-    int workers;
+    int views; /* of all workers */
     bool terminal;
     int drawn;           /* lines of the picture on the screen */
     int finished_before; /* wanted runs that were finished when it began */

@@ -8,6 +8,7 @@ int queue_open(struct queue *queue, struct collection *collection, const bool *w
 {
     size_t count = (size_t)collection->experiment->run_count;
     *queue = (struct queue){ .collection = collection, .wanted = wanted, .expiry = expiry };
+    pthread_mutex_init(&queue->mutex, NULL);
     queue->sightings = calloc(count, sizeof *queue->sightings);
     queue->given_up = calloc(count, sizeof *queue->given_up);
     if (queue->sightings && queue->given_up)
@@ -20,6 +21,7 @@ void queue_close(struct queue *queue)
 {
     free(queue->sightings);
     free(queue->given_up);
+    pthread_mutex_destroy(&queue->mutex);
     *queue = (struct queue){ 0 };
 }
 
@@ -42,7 +44,7 @@ static enum queue_answer try_run(struct queue *queue, int run, struct claim *cla
     return QUEUE_EMPTY;
 }
 
-enum queue_answer queue_next(struct queue *queue, int *run, struct claim *claim, struct error *error)
+static enum queue_answer search(struct queue *queue, int *run, struct claim *claim, struct error *error)
 {
     int count = queue->collection->experiment->run_count;
     enum queue_answer answer = QUEUE_EMPTY;
@@ -57,4 +59,19 @@ enum queue_answer queue_next(struct queue *queue, int *run, struct claim *claim,
         return tried;
     }
     return answer;
+}
+
+enum queue_answer queue_next(struct queue *queue, int *run, struct claim *claim, struct error *error)
+{
+    pthread_mutex_lock(&queue->mutex);
+    enum queue_answer answer = search(queue, run, claim, error);
+    pthread_mutex_unlock(&queue->mutex);
+    return answer;
+}
+
+void queue_give_up(struct queue *queue, int run)
+{
+    pthread_mutex_lock(&queue->mutex);
+    queue->given_up[run] = true;
+    pthread_mutex_unlock(&queue->mutex);
 }

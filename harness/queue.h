@@ -2,10 +2,14 @@
 #ifndef STATELAB_HARNESS_QUEUE_H
 #define STATELAB_HARNESS_QUEUE_H
 
+#include <pthread.h>
+
 #include "harness/claim.h"
 #include "harness/collection.h"
 
+/* Several threads may share one. */
 struct queue {
+    pthread_mutex_t mutex;
     struct collection *collection;    /* not owned */
     const bool *wanted;               /* [run_count] runs that may be taken; not owned */
     double expiry;                    /* seconds without a sign of life after which a claim is dead */
@@ -25,5 +29,8 @@ enum queue_answer {
     QUEUE_EMPTY
 };
 enum queue_answer queue_next(struct queue *queue, int *run, struct claim *claim, struct error *error);
+
+/* Leaves that run to the worker that has taken it over. */
+void queue_give_up(struct queue *queue, int run);
 
 #endif

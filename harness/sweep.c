@@ -11,17 +11,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <omp.h>
-
 #include "harness/checkpoint.h"
 #include "harness/groups.h"
+#include "harness/lanes.h"
 #include "harness/progress.h"
-#include "harness/worker.h"
 
 enum {
-    WORKERS_PER_CARD = 8, /* they take turns: one trains while others start, count or write */
-    KILLED_AT_MOST = 10,  /* times that a run is begun again after its worker was killed from outside */
-    GRACE_TENTHS = 25     /* of a second that workers get to write their checkpoints */
+    KILLED_AT_MOST = 10, /* times that a run is begun again after its worker was killed from outside */
+    GRACE_TENTHS = 25    /* of a second that workers get to write their checkpoints */
 };
 
 struct sweep {
@@ -31,8 +28,10 @@ struct sweep {
     struct collection collection;
     bool *wanted;         /* [run_count] */
     unsigned char *kills; /* [run_count] */
-    int workers;
-    pid_t *pids; /* [workers]; 0 = gone */
+    int workers;          /* processes */
+    int lanes;            /* runs that each does at once, at most */
+    pid_t *pids;          /* [workers]; 0 = gone */
+    bool *narrow; /* [workers]; one lane only: it died with several runs in hand, one of which may be to blame */
     struct worker_shared *shared;
     size_t shared_size;
     struct progress progress;
@@ -158,31 +157,42 @@ static void limit_memory(const struct device_choice *device)
 #endif
 }
 
+static struct worker_view *views_of(const struct sweep *sweep, int index)
+{
+    return &sweep->shared->views[index * sweep->lanes];
+}
+
 /* The life of a worker process. What it is told, it is told through shared memory: signals are for the parent. */
 static int worker_process(struct sweep *sweep, int index)
 {
     struct error error;
     struct queue queue;
     limit_memory(&sweep->device);
-    omp_set_num_threads(sweep->device.threads);
+    device_prepare(&sweep->device);
     if (queue_open(&queue, &sweep->collection, sweep->wanted, sweep->options->expiry, &error) != 0) {
         fprintf(stderr, "statelab: %s\n", error.message);
         return WORKER_BROKEN;
     }
     int count = sweep->experiment->run_count;
     queue.cursor = (int)((int64_t)count * index / sweep->workers);
-    struct worker worker = {
-        .queue = &queue, .device = &sweep->device, .index = index, .shared = sweep->shared, .stop = &sweep->shared->stop
-    };
-    enum worker_exit exit = worker_run(&worker);
+    struct lanes lanes = { .queue = &queue,
+                           .device = &sweep->device,
+                           .process = index,
+                           .shared = sweep->shared,
+                           .views = views_of(sweep, index),
+                           .most = sweep->narrow[index] ? 1 : sweep->lanes,
+                           .automatic = sweep->options->pack == 0 };
+    enum worker_exit exit = lanes_run(&lanes);
     queue_close(&queue);
     return (int)exit;
 }
 
 static int start_worker(struct sweep *sweep, int index)
 {
-    sweep->shared->views[index].run = -1;
-    sweep->shared->views[index].steps = 0;
+    for (int lane = 0; lane < sweep->lanes; lane++) {
+        views_of(sweep, index)[lane].run = -1;
+        views_of(sweep, index)[lane].steps = 0;
+    }
     fflush(NULL);
     pid_t parent = getpid();
     pid_t pid = fork();
@@ -231,12 +241,30 @@ static void bury(struct sweep *sweep, int run, int status)
     claim_release(&claim);
 }
 
+/* Does so for the runs that worker `index` had in hand, and says how many. Of several it is not known which one was to
+ * blame: they are tried again one by one. */
+static int bury_all(struct sweep *sweep, int index, int status)
+{
+    int runs[LANES_MOST], count = 0;
+    for (int lane = 0; lane < sweep->lanes; lane++) {
+        struct worker_view *view = &views_of(sweep, index)[lane];
+        if (view->run >= 0)
+            runs[count++] = view->run;
+        view->run = -1;
+    }
+    bool outside = WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+    sweep->narrow[index] = sweep->narrow[index] || (count > 1 && !outside);
+    for (int i = 0; i < count; i++)
+        if (outside || count == 1)
+            bury(sweep, runs[i], status);
+    sweep->shared->remaining += count;
+    return count;
+}
+
 /* Notes that a worker has ended; starts another in its place if there is a reason to. */
 static void worker_ended(struct sweep *sweep, int index, int status)
 {
-    int run = sweep->shared->views[index].run;
     sweep->pids[index] = 0;
-    sweep->shared->views[index].run = -1;
     if (WIFEXITED(status) && (WEXITSTATUS(status) == WORKER_DONE || WEXITSTATUS(status) == WORKER_STOPPED))
         return;
     if (WIFEXITED(status) && WEXITSTATUS(status) == WORKER_BROKEN) {
@@ -245,11 +273,8 @@ static void worker_ended(struct sweep *sweep, int index, int status)
     }
     if (sweep->shared->stop)
         return;
-    if (run >= 0)
-        bury(sweep, run, status);
-    if (run >= 0)
-        sweep->shared->remaining++;
-    if (sweep->broken || (run < 0 && ++sweep->idle_deaths > KILLED_AT_MOST) || start_worker(sweep, index) != 0) {
+    int runs = bury_all(sweep, index, status);
+    if (sweep->broken || (runs == 0 && ++sweep->idle_deaths > KILLED_AT_MOST) || start_worker(sweep, index) != 0) {
         fprintf(stderr, "statelab: a worker died and is not replaced\n");
         sweep->broken = true;
     }
@@ -335,29 +360,35 @@ static bool watch(struct sweep *sweep, const sigset_t *signals)
     return interrupted;
 }
 
-/* How many workers: as asked, else one per core or several per CUDA device, never more than there are runs. */
-static int choose_workers(struct sweep *sweep, int waiting)
+/* How many workers: as asked, else one per core or CUDA device, never more than there are runs; and how many lanes each
+ * may have: as asked, else one on the CPU and as many as pay on CUDA. */
+static void choose_workers(struct sweep *sweep, int waiting)
 {
-    int cores = machine_cores();
-    int workers = sweep->options->workers;
+    int cores = machine_cores(), workers = sweep->options->workers, lanes = sweep->options->pack;
     if (workers == 0)
-        workers = sweep->device.cuda ? WORKERS_PER_CARD * sweep->device.count : cores;
+        workers = sweep->device.cuda ? sweep->device.count : cores;
     if (sweep->options->limit > 0 && sweep->options->limit < waiting)
         waiting = sweep->options->limit;
     if (workers > waiting)
         workers = waiting;
-    sweep->device.threads = cores / workers > 1 ? cores / workers : 1;
-    return workers;
+    if (lanes == 0)
+        lanes = sweep->device.cuda ? LANES_MOST : 1;
+    int most = (waiting + workers - 1) / workers;
+    sweep->workers = workers;
+    sweep->lanes = lanes < most ? lanes : most;
+    sweep->device.threads = cores / (workers * sweep->lanes) > 1 ? cores / (workers * sweep->lanes) : 1;
 }
 
 static int work(struct sweep *sweep, int waiting, bool *interrupted, struct error *error)
 {
     sigset_t signals, old;
-    sweep->workers = choose_workers(sweep, waiting);
-    sweep->shared_size = sizeof *sweep->shared + (size_t)sweep->workers * sizeof sweep->shared->views[0];
+    choose_workers(sweep, waiting);
+    int views = sweep->workers * sweep->lanes;
+    sweep->shared_size = sizeof *sweep->shared + (size_t)views * sizeof sweep->shared->views[0];
     sweep->pids = calloc((size_t)sweep->workers, sizeof *sweep->pids);
+    sweep->narrow = calloc((size_t)sweep->workers, sizeof *sweep->narrow);
     sweep->shared = mmap(NULL, sweep->shared_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (!sweep->pids || sweep->shared == MAP_FAILED)
+    if (!sweep->pids || !sweep->narrow || sweep->shared == MAP_FAILED)
         return error_set(error, "not enough memory for %d workers", sweep->workers);
     sweep->shared->remaining = sweep->options->limit > 0 ? sweep->options->limit : INT32_MAX / 2;
     sigemptyset(&signals);
@@ -367,7 +398,7 @@ static int work(struct sweep *sweep, int waiting, bool *interrupted, struct erro
     sigaddset(&signals, SIGCHLD);
     sigprocmask(SIG_BLOCK, &signals, &old);
     sweep->progress = (struct progress){
-        .collection = &sweep->collection, .wanted = sweep->wanted, .shared = sweep->shared, .workers = sweep->workers
+        .collection = &sweep->collection, .wanted = sweep->wanted, .shared = sweep->shared, .views = views
     };
     progress_begin(&sweep->progress);
     for (int i = 0; i < sweep->workers; i++)
@@ -406,6 +437,7 @@ static void close_sweep(struct sweep *sweep)
     free(sweep->wanted);
     free(sweep->kills);
     free(sweep->pids);
+    free(sweep->narrow);
     if (sweep->shared && sweep->shared != MAP_FAILED)
         munmap(sweep->shared, sweep->shared_size);
 }

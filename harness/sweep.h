@@ -6,7 +6,8 @@
 
 struct sweep_options {
     const char *device; /* as device_choose takes it */
-    int workers;        /* 0 = as suits the machine */
+    int workers;        /* processes; 0 = as suits the machine */
+    int pack;           /* runs that each does at once; 0 = as many as pay */
     int limit;          /* begin at most this many runs; 0 = all */
     double expiry;      /* seconds after which the claim of a silent worker is taken over */
     bool retry_failed, retry_diverged;

@@ -1,6 +1,7 @@
-/* A worker: takes runs from the queue and does them, one after another, in a process of its own. */
+/* A worker: takes runs from the queue and does them, one after another, in a thread of its own. */
 #include "harness/worker.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,14 +30,20 @@ static bool do_run(struct worker *worker, int run, struct claim *claim, enum wor
 {
     struct queue *queue = worker->queue;
     const char *id = queue->collection->experiment->runs[run].id;
-    struct worker_view *view = &worker->shared->views[worker->index];
+    struct worker_view *view = worker->view;
     struct error error = { "" }, unrecorded;
     view->run = run;
     enum job_end end = job_run(worker, run, claim, &error);
     bool go_on = true;
     if (end == JOB_LOST) {
         fprintf(stderr, "statelab: run %s was taken over by another worker; leaving it to that one\n", id);
-        queue->given_up[run] = true;
+        queue_give_up(queue, run);
+    } else if (end == JOB_CROWDED) {
+        go_on = atomic_fetch_sub(worker->beside, 1) == 1;
+        if (go_on) /* the others have left too: alone, it is tried again */
+            atomic_store(worker->beside, 1);
+        else
+            *exit = WORKER_CROWDED;
     } else if (end == JOB_STOPPED) {
         *exit = WORKER_STOPPED;
         go_on = false;

@@ -1,4 +1,4 @@
-/* A worker: takes runs from the queue and does them, one after another, in a process of its own. */
+/* A worker: takes runs from the queue and does them, one after another, in a thread of its own (lanes.h). */
 #ifndef STATELAB_HARNESS_WORKER_H
 #define STATELAB_HARNESS_WORKER_H
 
@@ -21,10 +21,12 @@ struct worker_shared {
 };
 
 struct worker {
-    struct queue *queue;
+    struct queue *queue; /* of all workers of this process */
     const struct device_choice *device;
-    int index; /* among the workers of this process */
+    int process; /* which of the worker processes, and so which card */
     struct worker_shared *shared;
+    struct worker_view *view;
+    _Atomic int *beside;      /* workers of this process, this one too */
     const volatile int *stop; /* write a checkpoint and leave */
 };
 
@@ -32,6 +34,7 @@ enum worker_exit {
     WORKER_DONE,         /* nothing is left to do */
     WORKER_BROKEN = 101, /* the folder cannot be written; said on stderr */
     WORKER_STOPPED,      /* as asked, with a checkpoint */
+    WORKER_CROWDED,      /* the device's memory is too small for so many runs at once; `beside` is one less */
 };
 
 /* Works until nothing is left. Each run ends with a result of some status, or is left with a checkpoint. */

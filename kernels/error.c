@@ -21,6 +21,7 @@ int error_set(struct error *error, const char *format, ...)
         vsnprintf(error->message, sizeof error->message, format, arguments);
         va_end(arguments);
         make_plain(error->message);
+        error->memory = false;
     }
     return -1;
 }

@@ -2,8 +2,11 @@
 #ifndef STATELAB_KERNELS_ERROR_H
 #define STATELAB_KERNELS_ERROR_H
 
+#include <stdbool.h>
+
 struct error {
     char message[1024];
+    bool memory; /* a device had not enough memory: with less beside it, the same may succeed */
 };
 
 /* Fills `error` (which may be NULL) as printf does; a message is one line, so control characters (from a hostile file

@@ -39,9 +39,12 @@ static void *allocate(struct device *device, size_t bytes, struct error *error)
         size_t whole = (bytes + CPU_ALIGNMENT - 1) / CPU_ALIGNMENT * CPU_ALIGNMENT;
         memory = aligned_alloc(CPU_ALIGNMENT, whole ? whole : CPU_ALIGNMENT);
     }
-    if (!memory)
+    if (!memory) {
         error_set(error, "out of memory: %zu bytes (%.1f GiB) were asked for", bytes,
                   (double)bytes / (1024.0 * 1024.0 * 1024.0));
+        if (error)
+            error->memory = true;
+    }
     return memory;
 }
 

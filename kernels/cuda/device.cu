@@ -33,6 +33,8 @@ static void *cuda_allocate(struct device *device, size_t bytes, struct error *er
               "sequence length or the model's size, or run fewer models at once on this card",
               cuda->ordinal, cuda->name, bytes / 1048576.0, cudaGetErrorString(status), free_bytes / 1048576.0,
               total_bytes / 1048576.0);
+    if (error)
+        error->memory = true;
     return nullptr;
 }
 
