@@ -282,6 +282,33 @@ static void one_bad_run_does_not_stop_the_others(void **state)
     same_results("whole", "hurt");
 }
 
+static void runs_trained_beside_each_other_give_the_same_bytes(void **state)
+{
+    (void)state;
+    expect(SWEEP("alone", "--workers", "1"), 0);
+    expect(SWEEP("packed", "--workers", "1", "--pack", "8"), 0);
+    same_results("alone", "packed");
+    expect(SWEEP("both", "--workers", "2", "--pack", "3"), 0);
+    same_results("alone", "both");
+    expect(SWEEP("none", "--pack", "0"), 2);
+    output_says("--pack");
+}
+
+static void of_runs_that_die_together_only_the_bad_one_fails(void **state)
+{
+    char id[RUN_ID_SIZE];
+    (void)state;
+    expect(SWEEP("whole", "--workers", "2"), 0);
+    assert_true(count_status("whole", "done", id) > 0);
+    setenv("STATELAB_TEST_CRASH", id, 1);
+    expect(SWEEP("hurt", "--workers", "1", "--pack", "4"), 1);
+    unsetenv("STATELAB_TEST_CRASH");
+    assert_int_equal(count_status("hurt", "failed", NULL), 1);
+    assert_int_equal(count_status("hurt", "done", NULL), 7 * ROWS);
+    expect(SWEEP("hurt", "--retry", "failed", "--pack", "2"), 0);
+    same_results("whole", "hurt");
+}
+
 static void two_that_start_the_same_sweep_share_it(void **state)
 {
     (void)state;
@@ -330,6 +357,8 @@ int main(void)
         SWEEP_TEST(an_interrupted_sweep_goes_on_to_the_same_bytes),
         SWEEP_TEST(a_damaged_checkpoint_is_set_aside),
         SWEEP_TEST(one_bad_run_does_not_stop_the_others),
+        SWEEP_TEST(runs_trained_beside_each_other_give_the_same_bytes),
+        SWEEP_TEST(of_runs_that_die_together_only_the_bad_one_fails),
         SWEEP_TEST(two_that_start_the_same_sweep_share_it),
         SWEEP_TEST(a_folder_that_cannot_be_written_is_bad_input),
         SWEEP_TEST(killed_at_random_it_ends_with_the_same_results),

@@ -51,7 +51,7 @@ watch_results &
 watcher=$!
 
 start() {
-    "$statelab" run "$folder/torture.yaml" --device cpu --workers 4 --out "$folder/wild" 2>>"$folder/wild.log" &
+    "$statelab" run "$folder/torture.yaml" --device cpu --workers 2 --pack 2 --out "$folder/wild" 2>>"$folder/wild.log" &
     parent=$!
 }
 start
@@ -77,7 +77,7 @@ for ((i = 0; i < kills; i++)); do
     fi
 done
 wait "$parent"
-"$statelab" run "$folder/torture.yaml" --device cpu --workers 4 --out "$folder/wild" 2>>"$folder/wild.log" ||
+"$statelab" run "$folder/torture.yaml" --device cpu --workers 2 --pack 2 --out "$folder/wild" 2>>"$folder/wild.log" ||
     fail "the tortured sweep: $(tail -3 "$folder/wild.log")"
 
 sleep 0.2
