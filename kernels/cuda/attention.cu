@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
             multiply<ROWS, ROWS, D>(s, queries, warp_row(), here.k);
         if (KIND == KIND_STICK) {
             float rest[8][4];
-            stick_rests(rest, s, call.scale, diagonal);
+            stick_rests<P>(rest, s, call.scale, diagonal);
             stick_weights(s, rest, call.scale, diagonal, left);
         } else {
             finish_logits(s, call, gates, here.gates, diagonal);

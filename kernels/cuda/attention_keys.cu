@@ -73,7 +73,7 @@ static __device__ inline void load_statistics(const struct attention_call &call,
 /* ---- dk, dv ---- */
 
 /* Weights in s and scale * dlogits in dp, from raw products. */
-template <int KIND>
+template <int P, int KIND>
 static __device__ inline void tile_gradients(const struct attention_call &call, size_t slot, float (&s)[8][4],
                                              float (&dp)[8][4], const struct row_statistics &rows,
                                              const float2 *key_gates, bool own)
@@ -85,7 +85,7 @@ static __device__ inline void tile_gradients(const struct attention_call &call, 
             left[half] = call.chain[slot * ATTENTION_BLOCK + own_row(half)];
             sums[half] = call.dchain[slot * ATTENTION_BLOCK + own_row(half)];
         }
-        stick_rests(rest, s, call.scale, own);
+        stick_rests<P>(rest, s, call.scale, own);
         stick_weights(s, rest, call.scale, own, left);
         stick_gradients(s, dp, rest, call.scale, own, rows.delta, sums);
         if (own && call.remainder) /* v_i gets what is left of the stick of row i */
@@ -194,7 +194,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
         else
             multiply<ROWS, ROWS, D>(s, here.q, warp_row(), k);
         multiply<ROWS, ROWS, D>(dp, here.dout, warp_row(), v);
-        tile_gradients<KIND>(call, slot, s, dp, rows, here.gates, own);
+        tile_gradients<P, KIND>(call, slot, s, dp, rows, here.gates, own);
         store_tile(p, s);
         store_tile(ds, dp);
         __syncthreads();

@@ -163,9 +163,15 @@ template <int E, int D>
 static constexpr size_t PAIR_BYTES =
     tile<E, D, D>::BYTES > 2 * tile<E, D>::BYTES ? tile<E, D, D>::BYTES : 2 * tile<E, D>::BYTES;
 
+/* A square, as a tile or as floats. */
+template <int E>
+static constexpr size_t SLOT_BYTES =
+    tile<E, ATTENTION_BLOCK>::BYTES > SQUARE_BYTES ? tile<E, ATTENTION_BLOCK>::BYTES : SQUARE_BYTES;
+
 template <int E, int D> static constexpr size_t operators_backward_shared()
 {
-    return tile<E, D>::BYTES + PAIR_BYTES<E, D> + 3 * tile<E, ATTENTION_BLOCK>::BYTES + ATTENTION_BLOCK * sizeof(float);
+    return tile<E, D>::BYTES + PAIR_BYTES<E, D> + 2 * SLOT_BYTES<E> + tile<E, ATTENTION_BLOCK>::BYTES +
+           ATTENTION_BLOCK * sizeof(float);
 }
 
 /* The memory of a block of threads. change lies where x and y do; m and z, as floats, where s0 and s1 do. */
@@ -185,9 +191,11 @@ template <int E, int D> static __device__ inline struct backward_memory<E, D> ca
     memory.x = carve_tile<tile<E, D>>(pair);
     memory.y = carve_tile<tile<E, D>>(pair);
     memory.m = reinterpret_cast<float *>(base);
-    memory.s0 = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
+    memory.s0.at = reinterpret_cast<typename tile<E, ATTENTION_BLOCK>::element *>(base);
+    base += SLOT_BYTES<E>;
     memory.z = reinterpret_cast<float *>(base);
-    memory.s1 = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
+    memory.s1.at = reinterpret_cast<typename tile<E, ATTENTION_BLOCK>::element *>(base);
+    base += SLOT_BYTES<E>;
     memory.s2 = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.beta = carve_array<float>(base, ATTENTION_BLOCK);
     return memory;
@@ -369,7 +377,7 @@ void cuda_path_operators(struct cuda_device *cuda, const struct attention_call *
 void cuda_path_operators_backward(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
-        constexpr int E = EXACT<decltype(precision)::P>, D = decltype(width)::D;
+        constexpr int E = decltype(precision)::P, D = decltype(width)::D;
         attention_launch(cuda, "attention backward", operators_backward_kernel<E, D>,
                          (size_t)call->B * call->K * call->blocks, operators_backward_shared<E, D>(), call,
                          share<D>::THREADS);

@@ -163,7 +163,7 @@ void cuda_path_queries(struct cuda_device *cuda, const struct attention_call *ca
 void cuda_path_queries_backward(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
-        constexpr int E = EXACT<decltype(precision)::P>, D = decltype(width)::D;
+        constexpr int E = decltype(precision)::P, D = decltype(width)::D;
         attention_launch(cuda, "attention backward", queries_backward_kernel<E, D>,
                          (size_t)call->B * call->H * call->blocks, queries_shared<E, D>(), call, share<D>::THREADS);
     });

@@ -168,7 +168,7 @@ static __device__ inline void walk_sticks(const struct attention_call &call, con
         copies_wait<COUNT - 1>();
         float s[8][4] = {}, rest[8][4];
         multiply<ROWS, ROWS, D>(s, at.queries, warp_row(), at.ring.at(j).k);
-        stick_rests(rest, s, call.scale, j == at.block);
+        stick_rests<P>(rest, s, call.scale, j == at.block);
         stick_take(rest, left);
         __syncthreads();
         if (COUNT == 1 && j > 1)
@@ -180,7 +180,7 @@ static __device__ inline void walk_sticks(const struct attention_call &call, con
 /* ---- the loop ---- */
 
 /* Weights in s and scale * dlogits in dp, from raw products. sums: of stick-breaking. */
-template <int KIND>
+template <int P, int KIND>
 static __device__ inline void tile_gradients(const struct attention_call &call, size_t slot, float (&s)[8][4],
                                              float (&dp)[8][4], const struct row_statistics &rows,
                                              const float2 *key_gates, bool own, float (&sums)[2])
@@ -194,7 +194,7 @@ static __device__ inline void tile_gradients(const struct attention_call &call, 
             if (threadIdx.x % 4 == 0)
                 call.dchain[at] = sums[half];
         }
-        stick_rests(rest, s, call.scale, own);
+        stick_rests<P>(rest, s, call.scale, own);
         stick_weights(s, rest, call.scale, own, left);
         stick_gradients(s, dp, rest, call.scale, own, rows.delta, sums);
     } else {
@@ -247,7 +247,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
         else
             multiply<ROWS, ROWS, D>(s, PATH ? here.q : at.queries, warp_row(), here.k);
         multiply<ROWS, ROWS, D>(dp, at.douts, warp_row(), here.v);
-        tile_gradients<KIND>(call, slot, s, dp, rows, here.gates, own, sums);
+        tile_gradients<P, KIND>(call, slot, s, dp, rows, here.gates, own, sums);
         if (call.gate && !own)
             gate_row_sums(call, slot, before, dp);
         if constexpr (PATH)

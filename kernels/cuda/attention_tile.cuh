@@ -17,7 +17,7 @@ template <> struct tile_format<PRECISION_FP32> {
     static constexpr int PARTS = 1;
 };
 
-/* What may not be rounded to bf16: errors in path's operators go into all later blocks. */
+/* What may not be rounded to bf16: errors in path's operators go into all later blocks. Gradients may. */
 template <int P> static constexpr int EXACT = P == PRECISION_BF16 ? PRECISION_TF32 : P;
 
 /* HEIGHT x WIDTH in shared memory: PARTS planes whose rows are LD elements apart (16 bytes more than WIDTH, against

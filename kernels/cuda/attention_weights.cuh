@@ -111,33 +111,33 @@ static __device__ inline void softmax_backward(float (&s)[8][4], float (&dp)[8][
 /* ---- stick-breaking ---- */
 
 /* log(1 - sigma(z)) */
-static __device__ inline float log_rest(float z)
+template <int P> static __device__ inline float log_rest(float z)
 {
-    return -(fmaxf(z, 0) + log1pf(__expf(-fabsf(z))));
+    float e = __expf(-fabsf(z));
+    return -(fmaxf(z, 0) + (P == PRECISION_FP32 ? log1pf(e) : __logf(1 + e)));
 }
 
 /* rest: log_rest of each raw product in s; 0 where the key is not before the query. */
+template <int P>
 static __device__ inline void stick_rests(float (&rest)[8][4], const float (&s)[8][4], float scale, bool diagonal)
 {
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            rest[n][e] = diagonal && own_column(n) + e % 2 >= own_row(e / 2) ? 0 : log_rest(s[n][e] * scale);
+            rest[n][e] = diagonal && own_column(n) + e % 2 >= own_row(e / 2) ? 0 : log_rest<P>(s[n][e] * scale);
 }
 
-/* Sum of x over the lanes of the quad that hold columns to the right (direction 1) or to the left (-1). */
-static __device__ inline float quad_beyond(float x, int direction)
+/* Sum of x over the lanes of the quad that hold columns to the right (direction 1) or to the left (-1); total: over
+ * all.
+ */
+static __device__ inline float quad_scan(float x, int direction, float &total)
 {
-    float sum = 0;
-    int lane = threadIdx.x % 4;
-#pragma unroll
-    for (int distance = 1; distance < 4; distance++) {
-        int other = lane + direction * distance;
-        float there = __shfl_sync(0xffffffffu, x, other, 4);
-        sum += other >= 0 && other < 4 ? there : 0;
-    }
-    return sum;
+    float a = __shfl_xor_sync(0xffffffffu, x, 1), b = __shfl_xor_sync(0xffffffffu, x, 2);
+    float far = b + __shfl_xor_sync(0xffffffffu, x, 3);
+    int lane = direction > 0 ? threadIdx.x % 4 : 3 - threadIdx.x % 4;
+    total = (x + a) + far;
+    return (lane % 2 == 0 ? a : 0) + (lane < 2 ? far : 0);
 }
 
 /* Raw products become weights. left: log of the stick left to the right of the tile, and then to its left too. */
@@ -150,11 +150,11 @@ static __device__ inline void stick_weights(float (&s)[8][4], const float (&rest
         for (int n = 7; n >= 0; n--) {
             float &first = s[n][2 * half], &second = s[n][2 * half + 1];
             float rest_first = rest[n][2 * half], rest_second = rest[n][2 * half + 1];
-            float pair = rest_first + rest_second, right = left[half] + quad_beyond(pair, 1);
+            float total, right = left[half] + quad_scan(rest_first + rest_second, 1, total);
             int last = diagonal ? own_row(half) : ATTENTION_BLOCK, col = own_column(n);
             second = col + 1 < last ? __expf(second * scale + rest_second + right) : 0;
             first = col < last ? __expf(first * scale + rest_first + (right + rest_second)) : 0;
-            left[half] += quad_sum(pair);
+            left[half] += total;
         }
 }
 
@@ -183,7 +183,7 @@ static __device__ inline void stick_gradients(const float (&s)[8][4], float (&dp
             float &first = dp[n][2 * half], &second = dp[n][2 * half + 1];
             float gradient_first = s[n][2 * half] * (first - delta[half]);
             float gradient_second = s[n][2 * half + 1] * (second - delta[half]);
-            float pair = gradient_first + gradient_second, before = sums[half] + quad_beyond(pair, -1);
+            float total, before = sums[half] + quad_scan(gradient_first + gradient_second, -1, total);
             int last = diagonal ? own_row(half) : ATTENTION_BLOCK, col = own_column(n);
             /* 1 - sigma = exp(rest) */
             float other_first = __expf(rest[n][2 * half]), other_second = __expf(rest[n][2 * half + 1]);
@@ -191,7 +191,7 @@ static __device__ inline void stick_gradients(const float (&s)[8][4], float (&dp
             second = col + 1 < last
                          ? scale * (gradient_second * other_second - (1 - other_second) * (before + gradient_first))
                          : 0;
-            sums[half] += quad_sum(pair);
+            sums[half] += total;
         }
 }
 

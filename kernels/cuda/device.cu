@@ -4,6 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <pthread.h>
+
+/* The threads of a process share CUDA's own state: while one records, the loading of a kernel by another would spoil
+ * the recording. So what may load kernels is done by one thread at a time. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 struct recording {
     cudaGraphExec_t graph; /* NULL until the second call */
@@ -22,7 +27,8 @@ static void *cuda_allocate(struct device *device, size_t bytes, struct error *er
 {
     struct cuda_device *cuda = cuda_enter(device);
     void *memory = nullptr;
-    cudaError_t status = cudaMalloc(&memory, bytes ? bytes : 1);
+    /* On the stream: cudaMalloc and cudaFree would wait for all other streams of the card. */
+    cudaError_t status = cudaMallocAsync(&memory, bytes ? bytes : 1, cuda->stream);
     if (status == cudaSuccess)
         return memory;
     cudaGetLastError();
@@ -41,8 +47,7 @@ static void *cuda_allocate(struct device *device, size_t bytes, struct error *er
 static void cuda_release(struct device *device, void *memory)
 {
     struct cuda_device *cuda = cuda_enter(device);
-    cudaStreamSynchronize(cuda->stream);
-    cudaFree(memory);
+    cuda_note(cuda, cudaFreeAsync(memory, cuda->stream), "release");
 }
 
 static void cuda_upload(struct device *device, void *memory, const void *host, size_t bytes)
@@ -105,12 +110,17 @@ static void cuda_repeat(struct device *device, struct recording **recording, voi
                         void *context)
 {
     struct cuda_device *cuda = cuda_enter(device);
-    if (!*recording) {
-        *recording = first_run(cuda, issue, context);
-        return;
+    bool first = !*recording;
+    if (first || !(*recording)->graph) {
+        pthread_mutex_lock(&turn);
+        if (first)
+            *recording = first_run(cuda, issue, context);
+        else
+            cuda_capture(cuda, *recording, issue, context);
+        pthread_mutex_unlock(&turn);
     }
-    if (!(*recording)->graph)
-        cuda_capture(cuda, *recording, issue, context);
+    if (first)
+        return;
     if ((*recording)->graph)
         cuda_note(cuda, cudaGraphLaunch((*recording)->graph, cuda->stream), "replay");
 }
@@ -133,9 +143,13 @@ static void cuda_close(struct device *device)
     struct cuda_device *cuda = cuda_enter(device);
     if (cuda->stream)
         cudaStreamSynchronize(cuda->stream);
+    pthread_mutex_lock(&turn);
     cuda_cublas_close(cuda);
-    cudaFree(cuda->workspace);
-    cudaFree(cuda->ticket);
+    pthread_mutex_unlock(&turn);
+    if (cuda->workspace)
+        cuda_release(device, cuda->workspace);
+    if (cuda->ticket)
+        cuda_release(device, cuda->ticket);
     if (cuda->stream)
         cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -229,6 +243,15 @@ static int check_card(const struct cuda_device *cuda, const struct cudaDevicePro
     return 0;
 }
 
+/* What one run releases stays in the process, for the next one. */
+static void keep_memory(int ordinal)
+{
+    cudaMemPool_t pool;
+    uint64_t everything = UINT64_MAX;
+    if (cudaDeviceGetDefaultMemPool(&pool, ordinal) == cudaSuccess)
+        cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything);
+}
+
 static int cuda_open(struct cuda_device *cuda, struct error *error)
 {
     struct cudaDeviceProp card;
@@ -246,13 +269,17 @@ static int cuda_open(struct cuda_device *cuda, struct error *error)
     status = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
     if (status != cudaSuccess)
         return error_set(error, "CUDA device %d cannot be used: %s", cuda->ordinal, cudaGetErrorString(status));
+    keep_memory(cuda->ordinal);
     cuda->workspace_bytes = (size_t)32 << 20;
     cuda->workspace = cuda_allocate(&cuda->base, cuda->workspace_bytes, error);
     cuda->ticket = static_cast<unsigned *>(cuda_allocate(&cuda->base, sizeof(unsigned), error));
     if (!cuda->workspace || !cuda->ticket)
         return -1;
     cuda_zero(&cuda->base, cuda->ticket, sizeof(unsigned));
-    return cuda_cublas_open(cuda, error);
+    pthread_mutex_lock(&turn);
+    int opened = cuda_cublas_open(cuda, error);
+    pthread_mutex_unlock(&turn);
+    return opened;
 }
 
 extern "C" struct device *cuda_device_open(int ordinal, enum precision precision, struct error *error)
