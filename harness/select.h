@@ -27,6 +27,10 @@ struct summary {
 int select_make(const struct collection *collection, struct summary *summary, struct error *error);
 void select_free(struct summary *summary);
 
+/* Marks the runs that are selected for good: all of their combination's runs are there. Of those that have diverged
+ * none is marked. */
+int select_runs(const struct collection *collection, bool *selected, struct error *error);
+
 /* summary.csv. */
 void select_rows(const struct collection *collection, const struct summary *summary, struct csv_writer *writer);
 int select_write(const struct collection *collection, struct error *error);
