@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "harness/checkpoint.h"
+#include "harness/exported.h"
 #include "harness/groups.h"
 #include "harness/lanes.h"
 #include "harness/progress.h"
@@ -479,6 +480,8 @@ static int open_sweep(struct sweep *sweep, const char *folder, struct error *err
     sweep->kills = calloc(count, sizeof *sweep->kills);
     if (!sweep->wanted || !sweep->finals || !sweep->kills)
         return error_set(error, "not enough memory for %zu runs", count);
+    if (export_is(folder))
+        return error_set(error, "%s: an exported sweep, which has no runs to go on with; use another --out", folder);
     if (choose_runs(sweep, error) != 0 || sweep_publish(sweep->experiment, folder, error) != 0 ||
         collection_open(&sweep->collection, sweep->experiment, folder, error) != 0)
         return -1;
