@@ -6,6 +6,7 @@
 #include "harness/commands.h"
 #include "harness/exported.h"
 #include "harness/plot.h"
+#include "harness/published.h"
 #include "harness/report.h"
 #include "harness/sweep.h"
 
@@ -92,7 +93,8 @@ static int draw(const struct opened *opened, const char *name, const char *forma
         fprintf(stderr, "statelab: warning: drawing from older tables: %s\n", error->message);
     if (check_done(collection, error) != 0)
         return -1;
-    if (plot_draw(collection->folder.text, name, format, output ? output : picture.text, error) != 0)
+    if (plot_draw(collection->folder.text, name, published_path(opened->experiment->published).text, format,
+                  output ? output : picture.text, error) != 0)
         return -1;
     printf("%s\n", output ? output : picture.text);
     return 0;

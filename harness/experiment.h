@@ -43,9 +43,10 @@ struct search {
 
 struct experiment {
     char name[OPTION_TEXT_SIZE];
-    char plot[OPTION_TEXT_SIZE]; /* plots/<plot>.gp; "" = none */
-    double checkpoint_every;     /* seconds */
-    char **swept_keys;           /* dotted; the searched key comes last */
+    char plot[OPTION_TEXT_SIZE];      /* plots/<plot>.gp; "" = none */
+    char published[OPTION_TEXT_SIZE]; /* experiments/published/<published>.csv; "" = none */
+    double checkpoint_every;          /* seconds */
+    char **swept_keys;                /* dotted; the searched key comes last */
     int swept_count;
     struct planned_run *runs;
     int run_count;

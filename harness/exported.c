@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "harness/plot.h"
+#include "harness/published.h"
 #include "harness/report.h"
 #include "harness/sweep.h"
 
@@ -61,7 +62,8 @@ static int draw(const struct collection *collection, struct error *error)
         return 0;
     snprintf(file, sizeof file, "%s.svg", experiment->name);
     struct path picture = path_in(collection->folder.text, file);
-    return plot_draw(collection->folder.text, experiment->plot, "svg", picture.text, error);
+    return plot_draw(collection->folder.text, experiment->plot, published_path(experiment->published).text, "svg",
+                     picture.text, error);
 }
 
 int export_write(const struct collection *collection, const char *folder, struct error *error)

@@ -81,6 +81,8 @@ const struct option experiment_keys[] = {
       "of the experiment and its folder; by default the file's", false },
     { "plot", OPTION_TEXT, offsetof(struct experiment_options, plot), "", 0, 0, NULL,
       "script in plots/ that draws it, without .gp", false },
+    { "published", OPTION_TEXT, offsetof(struct experiment_options, published), "", 0, 0, NULL,
+      "values from elsewhere to stand beside: experiments/published/NAME.csv (attention,set,error)", false },
     OPTION_END,
 };
 

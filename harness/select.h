@@ -11,7 +11,9 @@ struct summary_row {
     const char *set;             /* owned by the collection */
     int runs, diverged, missing; /* counted; without a result because diverged; not there yet, or failed */
     struct spread error, sequence_error, last_error, loss, accuracy;
+    struct interval reach;  /* from the lowest to the highest end of the runs' own 95 % intervals of the error */
     int64_t scored, errors; /* pooled */
+    double late_fall;       /* the largest of the runs */
     double majority;        /* of the first run: a constant answer's accuracy */
     double selected_by;     /* median of select.by on validation data; NaN without select */
 };
