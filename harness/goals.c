@@ -104,10 +104,10 @@ static int read_final(const struct node *root, const struct node *final, struct 
         if (!node_get(node_get(root, "eval"), key->text) || strlen(key->text) >= sizeof to->set)
             return node_error(key, error, "final: '%.60s' is not an evaluation set", key->text);
         snprintf(to->set, sizeof to->set, "%s", key->text);
-        if (value->kind != NODE_SCALAR ||
-            option_parse(option_find(eval_keys, "sequences"), value->text, &options, &reason) != 0)
-            return node_error(value, error, "final: a number of sequences is expected for %.60s%s%s", key->text,
-                              reason.message[0] ? ": " : "", reason.message);
+        if (value->kind != NODE_SCALAR)
+            return node_error(value, error, "final: a number of sequences is expected for %.60s", key->text);
+        if (option_parse(option_find(eval_keys, "sequences"), value->text, &options, &reason) != 0)
+            return node_error(value, error, "final: %s", reason.message);
         to->sequences = options.sequences;
         selection->final_count++;
     }
