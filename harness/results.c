@@ -240,7 +240,7 @@ bool run_final_read(const char *folder, const char *id, const char *asked, struc
     struct run_result final;
     if (read_file(path_in(path_in(folder, id).text, "final.csv"), id, &table, &final, NULL) != 0)
         return false;
-    bool same = strcmp(cell(&table, 1, "final"), asked) == 0;
+    bool same = final.sets && strcmp(cell(&table, 1, "final"), asked) == 0;
     for (int i = 0; same && i < result->set_count; i++)
         for (int k = 0; k < final.set_count && !result->sets[i].validation; k++)
             if (strcmp(final.sets[k].name, result->sets[i].name) == 0)

@@ -246,38 +246,32 @@ int select_make(const struct collection *collection, struct summary *summary, st
     return result;
 }
 
-/* Marks the combinations whose choice is open: a run of theirs is missing or failed. */
-static void mark_open(const struct selecting *s, bool *open)
+/* Whether the choice is open still because of this run: it is missing, or failed. */
+static bool is_open(const struct collection *collection, int run)
 {
-    const struct collection *collection = s->collection;
-    for (int run = 0; run < collection->experiment->run_count; run++) {
-        enum run_state state = collection_state(collection, run);
-        bool failed = state == STATE_FINISHED && collection->results[run].status == RUN_FAILED;
-        if (failed || state == STATE_WAITING || state == STATE_BLOCKED)
-            open[s->combinations.of_run[run]] = true;
-    }
+    enum run_state state = collection_state(collection, run);
+    bool failed = state == STATE_FINISHED && collection->results[run].status == RUN_FAILED;
+    return failed || state == STATE_WAITING || state == STATE_BLOCKED;
 }
 
 int select_runs(const struct collection *collection, bool *selected, struct error *error)
 {
+    int run_count = collection->experiment->run_count;
     struct selecting s;
-    int result = selecting_open(&s, collection, error);
-    bool *open = result == 0 ? calloc((size_t)s.combinations.count + 1, sizeof *open) : NULL;
-    if (result == 0 && !open)
-        result = error_set(error, "not enough memory to select");
-    if (result == 0) {
-        sort_members(&s);
-        choose(&s);
-        mark_open(&s, open);
+    if (selecting_open(&s, collection, error) != 0) {
+        selecting_close(&s);
+        return -1;
     }
-    for (int run = 0; result == 0 && run < collection->experiment->run_count; run++) {
-        int combination = s.combinations.of_run[run];
-        selected[run] = !open[combination] && s.selected[combination] == s.candidates.of_run[run] &&
+    sort_members(&s);
+    choose(&s);
+    for (int run = 0; run < run_count; run++)
+        if (is_open(collection, run))
+            s.selected[s.combinations.of_run[run]] = -1;
+    for (int run = 0; run < run_count; run++)
+        selected[run] = s.selected[s.combinations.of_run[run]] == s.candidates.of_run[run] &&
                         collection->finished[run] && collection->results[run].status == RUN_DONE;
-    }
-    free(open);
     selecting_close(&s);
-    return result;
+    return 0;
 }
 
 void select_free(struct summary *summary)
