@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harness/claim.h"
+#include "harness/groups.h"
 #include "harness/progress.h"
 #include "harness/published.h"
 #include "harness/search.h"
@@ -33,7 +34,7 @@ static void format_percent(double value, char *text, size_t size)
 static void format_cell(const struct summary_row *row, char *text, size_t size)
 {
     char median[32], low[32], high[32];
-    if (row->runs == 0) {
+    if (row->scored == 0) {
         snprintf(text, size, "-");
         return;
     }
@@ -78,12 +79,20 @@ static int list_sets(const struct summary *summary, const char **names)
     return count;
 }
 
+/* Whether a column of the swept values names the attention already, with its options. */
+static bool shows_attention(const struct summary_source *s)
+{
+    int key = swept_key(s->collection->experiment, "model.attention");
+    return key >= 0 && s->summary->shown[key];
+}
+
 static void write_combination(const struct summary_source *s, int first, int end, const char *const *sets,
                               int set_count, struct csv_writer *writer)
 {
     const struct experiment *experiment = s->collection->experiment;
     const struct summary_row *row = &s->summary->rows[first];
-    csv_text(writer, s->collection->results[row->run].attention);
+    if (!shows_attention(s))
+        csv_text(writer, s->collection->results[row->run].attention);
     for (int key = 0; key < experiment->swept_count; key++)
         if (s->summary->shown[key])
             csv_text(writer, experiment->runs[row->run].values[key]);
@@ -111,7 +120,8 @@ static void write_table(const struct summary_source *s, struct csv_writer *write
     if (!sets)
         return;
     int set_count = list_sets(s->summary, sets);
-    csv_text(writer, "attention");
+    if (!shows_attention(s))
+        csv_text(writer, "attention");
     for (int key = 0; key < experiment->swept_count; key++)
         if (s->summary->shown[key])
             csv_text(writer, experiment->swept_keys[key]);
@@ -197,17 +207,17 @@ static int print_summary(const struct collection *collection, const struct csv_t
 
 int report_print(const struct collection *collection, enum table_format format, FILE *out, struct error *error)
 {
-    bool searching = collection->experiment->search.key[0] != '\0';
-    if (searching && format == TABLE_CSV)
-        return print_search(collection, format, out, error);
     struct csv_table published;
+    if (collection->experiment->search.key[0] != '\0') {
+        if (print_search(collection, format, out, error) != 0)
+            return -1;
+        if (format != TABLE_CSV)
+            print_progress(collection, out);
+        return 0;
+    }
     if (published_read(&published, collection->experiment->published, error) != 0)
         return -1;
     int result = print_summary(collection, &published, format, out, error);
-    if (result == 0 && searching) {
-        fputc('\n', out);
-        result = print_search(collection, format, out, error);
-    }
     if (result == 0 && format != TABLE_CSV)
         print_legend(collection, &published, out);
     csv_free(&published);
