@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/final.h"
 #include "harness/search.h"
 #include "harness/select.h"
 
@@ -18,8 +19,9 @@ int collection_open(struct collection *collection, const struct experiment *expe
     snprintf(collection->folder.text, sizeof collection->folder.text, "%s", folder);
     collection->results = calloc(count, sizeof *collection->results);
     collection->finished = calloc(count, sizeof *collection->finished);
+    collection->final = calloc(count, sizeof *collection->final);
     collection->previous = search_previous(experiment);
-    if (collection->results && collection->finished && collection->previous)
+    if (collection->results && collection->finished && collection->final && collection->previous)
         return 0;
     collection_close(collection);
     return error_set(error, "not enough memory for the results of %zu runs", count);
@@ -32,17 +34,20 @@ void collection_close(struct collection *collection)
             run_result_free(&collection->results[run]);
     free(collection->results);
     free(collection->finished);
+    free(collection->final);
     free(collection->previous);
     *collection = (struct collection){ 0 };
 }
 
 int collection_look(struct collection *collection, int run)
 {
-    if (collection->finished[run])
-        return 0;
-    const char *id = collection->experiment->runs[run].id;
-    collection->finished[run] = run_result_read(collection->folder.text, id, &collection->results[run], NULL) == 0;
-    return collection->finished[run];
+    const char *id = collection->experiment->runs[run].id, *folder = collection->folder.text;
+    bool finished = collection->finished[run], final = collection->final[run];
+    if (!finished)
+        collection->finished[run] = run_result_read(folder, id, &collection->results[run], NULL) == 0;
+    if (collection->finished[run] && !final)
+        collection->final[run] = final_read(&collection->experiment->select, folder, id, &collection->results[run]);
+    return collection->finished[run] != finished || collection->final[run] != final;
 }
 
 int collection_refresh(struct collection *collection)
@@ -56,12 +61,16 @@ int collection_refresh(struct collection *collection)
 int collection_discard(struct collection *collection, int run, struct error *error)
 {
     struct path folder = path_in(collection->folder.text, collection->experiment->runs[run].id);
-    struct path path = path_in(folder.text, "result.csv");
-    if (unlink(path.text) != 0 && errno != ENOENT)
-        return error_set(error, "cannot remove %s: %s", path.text, strerror(errno));
+    static const char *const files[] = { "final.csv", "result.csv" };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct path path = path_in(folder.text, files[i]);
+        if (unlink(path.text) != 0 && errno != ENOENT)
+            return error_set(error, "cannot remove %s: %s", path.text, strerror(errno));
+    }
     if (collection->finished[run])
         run_result_free(&collection->results[run]);
     collection->finished[run] = false;
+    collection->final[run] = false;
     return 0;
 }
 
@@ -110,9 +119,7 @@ struct sweep_counts collection_counts(const struct collection *collection)
 
 bool collection_has_column(const struct experiment *experiment, int key)
 {
-    static const char *const fixed[] = { "seed",      "train.steps",     "task",
-                                         "task.name", "model.attention", "model.attention.name",
-                                         NULL };
+    static const char *const fixed[] = { "seed", "task", "task.name", "model.attention", "model.attention.name", NULL };
     const char *name = experiment->swept_keys[key];
     int i = 0;
     while (fixed[i] && strcmp(fixed[i], name) != 0)
@@ -172,12 +179,16 @@ bool collection_is_stale(const struct collection *collection)
     if (stat(path_in(folder, "results.csv").text, &table) != 0 ||
         stat(path_in(folder, "experiment.yaml").text, &other) != 0 || is_newer(other, table))
         return true;
+    if (!file_exists(path_in(folder, "summary.csv").text) ||
+        (collection->experiment->search.key[0] && !file_exists(path_in(folder, "min_layers.csv").text)))
+        return true;
     size_t size, rows = 1, lines = 0;
     for (int run = 0; run < collection->experiment->run_count; run++) {
         if (!collection->finished[run])
             continue;
-        struct path path = path_in(path_in(folder, collection->experiment->runs[run].id).text, "result.csv");
-        if (stat(path.text, &other) == 0 && is_newer(other, table))
+        struct path own = path_in(folder, collection->experiment->runs[run].id);
+        if ((stat(path_in(own.text, "result.csv").text, &other) == 0 && is_newer(other, table)) ||
+            (stat(path_in(own.text, "final.csv").text, &other) == 0 && is_newer(other, table)))
             return true;
         rows += collection->results[run].set_count > 0 ? (size_t)collection->results[run].set_count : 1;
     }

@@ -18,6 +18,7 @@ struct collection {
     struct path folder;                  /* the run directory */
     struct run_result *results;          /* [run_count]; valid where finished */
     bool *finished;                      /* [run_count] */
+    bool *final;                         /* [run_count] select.final is in the result */
     int *previous;                       /* [run_count] the run one step lower in the climb; -1 = none */
 };
 
@@ -25,8 +26,8 @@ int collection_open(struct collection *collection, const struct experiment *expe
                     struct error *error);
 void collection_close(struct collection *collection);
 
-/* Reads the result of one run, or of all, unless already known; the number of new ones. A damaged result
- * counts as none. */
+/* Reads the result of one run, or of all, unless already known, and select.final's part of it; the number of those
+ * that have changed. A damaged result counts as none. */
 int collection_look(struct collection *collection, int run);
 int collection_refresh(struct collection *collection);
 

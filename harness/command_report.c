@@ -1,10 +1,12 @@
-/* statelab status, report and plot DIR: what a sweep has found, also while it runs. */
+/* statelab status, report, plot and export DIR: what a sweep has found, also while it runs. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness/command_line.h"
 #include "harness/commands.h"
+#include "harness/exported.h"
 #include "harness/plot.h"
+#include "harness/published.h"
 #include "harness/report.h"
 #include "harness/sweep.h"
 
@@ -18,6 +20,8 @@ static int open_folder(struct opened *opened, const char *folder, struct error *
     *opened = (struct opened){ .experiment = sweep_load(folder, error) };
     if (!opened->experiment || collection_open(&opened->collection, opened->experiment, folder, error) != 0)
         return -1;
+    if (export_is(folder))
+        return export_read(&opened->collection, opened->experiment, error);
     collection_refresh(&opened->collection);
     return 0;
 }
@@ -63,6 +67,17 @@ int command_report(int argc, char **argv)
     return result == 0 ? 0 : bad_input(&error);
 }
 
+/* Refuses a sweep without results, and says so if some are missing. */
+static int check_done(const struct collection *collection, struct error *error)
+{
+    struct sweep_counts counts = collection_counts(collection);
+    if (counts.done == 0)
+        return error_set(error, "%s: nothing to show yet, no run is done", collection->folder.text);
+    if (counts.waiting + counts.blocked > 0)
+        fprintf(stderr, "statelab: %d of %d runs are still missing\n", counts.waiting + counts.blocked, counts.planned);
+    return 0;
+}
+
 /* Draws from tables that are up to date; those of a folder that cannot be written are taken as they are. */
 static int draw(const struct opened *opened, const char *name, const char *format, const char *output,
                 struct error *error)
@@ -76,12 +91,10 @@ static int draw(const struct opened *opened, const char *name, const char *forma
     picture = path_in(collection->folder.text, file);
     if (collection_is_stale(collection) && collection_write(collection, error) != 0)
         fprintf(stderr, "statelab: warning: drawing from older tables: %s\n", error->message);
-    struct sweep_counts counts = collection_counts(collection);
-    if (counts.done == 0)
-        return error_set(error, "%s: nothing to draw yet, no run is done", collection->folder.text);
-    if (counts.waiting + counts.blocked > 0)
-        fprintf(stderr, "statelab: %d of %d runs are still missing\n", counts.waiting + counts.blocked, counts.planned);
-    if (plot_draw(collection->folder.text, name, format, output ? output : picture.text, error) != 0)
+    if (check_done(collection, error) != 0)
+        return -1;
+    if (plot_draw(collection->folder.text, name, published_path(opened->experiment->published).text, format,
+                  output ? output : picture.text, error) != 0)
         return -1;
     printf("%s\n", output ? output : picture.text);
     return 0;
@@ -106,6 +119,29 @@ int command_plot(int argc, char **argv)
                  open_folder(&opened, folder, &error) == 0;
     int result =
         ready ? draw(&opened, name ? name : opened.experiment->plot, plot_formats[format], output, &error) : -1;
+    close_folder(&opened);
+    return result == 0 ? 0 : bad_input(&error);
+}
+
+int command_export(int argc, char **argv)
+{
+    const char *folder, *out = "experiments/reference";
+    const struct flag table[] = {
+        { "out", FLAG_TEXT, &out, "DIR", "where to make the folder NAME (experiments/reference)" }, { 0 }
+    };
+    struct error error = { "" };
+    struct opened opened = { 0 };
+    struct path to;
+    int read = command_line_read(table, argc, argv, "a run directory", &folder, &error);
+    if (read == HELP_SHOWN)
+        return 0;
+    int result = read == 0 && open_folder(&opened, folder, &error) == 0 &&
+                         check_done(&opened.collection, &error) == 0 &&
+                         run_directory(out, opened.experiment->name, &to, &error) == 0
+                     ? export_write(&opened.collection, to.text, &error)
+                     : -1;
+    if (result == 0)
+        printf("%s\n", to.text);
     close_folder(&opened);
     return result == 0 ? 0 : bad_input(&error);
 }

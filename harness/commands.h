@@ -9,6 +9,7 @@ int command_slurm(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_report(int argc, char **argv);
 int command_plot(int argc, char **argv);
+int command_export(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_bench(int argc, char **argv);

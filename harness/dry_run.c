@@ -1,6 +1,11 @@
 /* The plan of an experiment as a table: see dry_run.h. */
 #include "harness/dry_run.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/groups.h"
+
 /* Whole numbers, exact up to 2^53; the largest experiments would not fit into 64 bits. */
 struct cost {
     double steps, train_tokens, eval_tokens;
@@ -29,6 +34,39 @@ static void print_run(const struct experiment *experiment, int index, const stru
     fputc('\n', out);
 }
 
+/* What select.final adds: one run for each combination of the keys that it does not choose among. */
+static int add_finals(const struct experiment *experiment, double *tokens, int *runs, struct error *error)
+{
+    const struct selection *select = &experiment->select;
+    struct groups groups;
+    bool *uses = calloc((size_t)experiment->swept_count + 1, sizeof *uses);
+    if (!uses)
+        return error_set(error, "not enough memory to plan");
+    for (int key = 0; key < experiment->swept_count; key++) {
+        uses[key] = true;
+        for (int i = 0; i < select->best_over_count; i++)
+            uses[key] = uses[key] && strcmp(select->best_over[i], experiment->swept_keys[key]) != 0;
+    }
+    int result = groups_make(&groups, experiment, uses, error);
+    free(uses);
+    if (result != 0)
+        return -1;
+    for (int group = 0; result == 0 && group < groups.count; group++) {
+        struct run_config config;
+        result = experiment_resolve(experiment, groups.first[group], &config, error);
+        if (result != 0)
+            break;
+        for (int i = 0; i < select->final_count; i++)
+            for (int set = 0; set < config.eval_count; set++)
+                if (!config.evals[set].validation && strcmp(config.evals[set].name, select->finals[i].set) == 0)
+                    *tokens += (double)select->finals[i].sequences * seq_len(config.evals[set].task_parameters);
+        run_config_free(&config);
+    }
+    *runs = groups.count;
+    groups_free(&groups);
+    return result;
+}
+
 int dry_run(const struct experiment *experiment, FILE *out, struct error *error)
 {
     struct cost total = { 0 };
@@ -47,5 +85,12 @@ int dry_run(const struct experiment *experiment, FILE *out, struct error *error)
     fprintf(out, "%s: %d runs, %.0f steps, %.0f tokens to train on, %.0f to evaluate%s\n", experiment->name,
             experiment->run_count, total.steps, total.train_tokens, total.eval_tokens,
             experiment->search.key[0] ? ", at most: the search stops at its first success" : "");
+    double final_tokens = 0;
+    int selected = 0;
+    if (experiment->select.final_count == 0)
+        return 0;
+    if (add_finals(experiment, &final_tokens, &selected, error) != 0)
+        return -1;
+    fprintf(out, "then %d selected runs, %.0f tokens more to evaluate\n", selected, final_tokens);
     return 0;
 }

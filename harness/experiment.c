@@ -82,10 +82,12 @@ static int read_own_keys(struct experiment *experiment, const struct node *root,
     option_defaults(checkpoint_keys, &checkpoint);
     if (config_read_section(root, "the experiment", tables, 2, sections, error) != 0 ||
         config_read_section(node_get(root, "checkpoint"), "checkpoint", &checkpoint_table, 1, NULL, error) != 0 ||
-        check_name(root, "name", own.name, error) != 0 || (own.plot[0] && check_plot(root, own.plot, error) != 0))
+        check_name(root, "name", own.name, error) != 0 || (own.plot[0] && check_plot(root, own.plot, error) != 0) ||
+        (own.published[0] && check_name(root, "published", own.published, error) != 0))
         return -1;
     snprintf(experiment->name, sizeof experiment->name, "%s", own.name);
     snprintf(experiment->plot, sizeof experiment->plot, "%s", own.plot);
+    snprintf(experiment->published, sizeof experiment->published, "%s", own.published);
     experiment->checkpoint_every = checkpoint.every;
     return 0;
 }

@@ -15,13 +15,21 @@ struct planned_run {
     int search_rank;      /* place in the climb, from 0 */
 };
 
-/* select: {best_over: [keys], by: set.metric, report: median over seed} */
+/* A test set on which selected runs are evaluated once more. */
+struct final_set {
+    char set[OPTION_TEXT_SIZE];
+    int sequences;
+};
+
+/* select: {best_over: [keys], by: set.metric, report: median over seed, final: {set: sequences}} */
 struct selection {
     int best_over_count; /* 0 = no select */
     char **best_over;    /* dotted keys, each one swept */
     char by_set[OPTION_TEXT_SIZE];
     enum metric by_metric;
     char report_over[OPTION_TEXT_SIZE]; /* dotted key whose values are pooled: "seed" */
+    struct final_set *finals;
+    int final_count;
 };
 
 /* search: {min_layers: {over: model.layers, in: [...], until: "set.metric > x"}} */
@@ -35,9 +43,10 @@ struct search {
 
 struct experiment {
     char name[OPTION_TEXT_SIZE];
-    char plot[OPTION_TEXT_SIZE]; /* plots/<plot>.gp; "" = none */
-    double checkpoint_every;     /* seconds */
-    char **swept_keys;           /* dotted; the searched key comes last */
+    char plot[OPTION_TEXT_SIZE];      /* plots/<plot>.gp; "" = none */
+    char published[OPTION_TEXT_SIZE]; /* experiments/published/<published>.csv; "" = none */
+    double checkpoint_every;          /* seconds */
+    char **swept_keys;                /* dotted; the searched key comes last */
     int swept_count;
     struct planned_run *runs;
     int run_count;

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "harness/config.h"
+#include "harness/options.h"
+#include "harness/schema.h"
 
 static bool is_swept(const char *key, char *const *swept, int count)
 {
@@ -83,10 +85,39 @@ static int read_report(const struct node *select, char *const *swept, int swept_
     return 0;
 }
 
+/* final: {set: sequences} */
+static int read_final(const struct node *root, const struct node *final, struct selection *selection,
+                      struct error *error)
+{
+    if (!final)
+        return 0;
+    if (final->kind != NODE_MAPPING || final->count == 0)
+        return node_error(final, error, "final: write {SET: SEQUENCES}, like {id: 400000}");
+    selection->finals = calloc((size_t) final->count, sizeof *selection->finals);
+    if (!selection->finals)
+        return error_set(error, "out of memory");
+    for (int i = 0; i < final->count; i++) {
+        const struct node *key = final->pairs[i].key, *value = final->pairs[i].item;
+        struct final_set *to = &selection->finals[i];
+        struct eval_options options;
+        struct error reason = { "" };
+        if (!node_get(node_get(root, "eval"), key->text) || strlen(key->text) >= sizeof to->set)
+            return node_error(key, error, "final: '%.60s' is not an evaluation set", key->text);
+        snprintf(to->set, sizeof to->set, "%s", key->text);
+        if (value->kind != NODE_SCALAR)
+            return node_error(value, error, "final: a number of sequences is expected for %.60s", key->text);
+        if (option_parse(option_find(eval_keys, "sequences"), value->text, &options, &reason) != 0)
+            return node_error(value, error, "final: %s", reason.message);
+        to->sequences = options.sequences;
+        selection->final_count++;
+    }
+    return 0;
+}
+
 static int read_select(const struct node *root, char *const *swept, int swept_count, struct selection *selection,
                        struct error *error)
 {
-    static const char *const known[] = { "best_over", "by", "report", NULL };
+    static const char *const known[] = { "best_over", "by", "report", "final", NULL };
     const struct node *select = node_get(root, "select"), *by = node_get(select, "by");
     if (!select)
         return 0;
@@ -99,7 +130,9 @@ static int read_select(const struct node *root, char *const *swept, int swept_co
     if (config_read_metric(root, by, by->text, selection->by_set, sizeof selection->by_set, &metric, error) != 0)
         return -1;
     selection->by_metric = (enum metric)metric;
-    return read_report(select, swept, swept_count, selection, error);
+    if (read_report(select, swept, swept_count, selection, error) != 0)
+        return -1;
+    return read_final(root, node_get(select, "final"), selection, error);
 }
 
 /* ---- search ---- */
@@ -152,4 +185,5 @@ void goals_free(struct selection *selection)
     for (int i = 0; i < selection->best_over_count; i++)
         free(selection->best_over[i]);
     free(selection->best_over);
+    free(selection->finals);
 }

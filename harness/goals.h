@@ -5,7 +5,7 @@
 #include "harness/experiment.h"
 #include "harness/node.h"
 
-/* Reads root.select and root.search; best_over must name keys among `swept`. The strings of best_over are owned by
+/* Reads root.select and root.search; best_over must name keys among `swept`. best_over and finals are owned by
  * `selection` (goals_free). */
 int goals_read(const struct node *root, char *const *swept, int swept_count, struct selection *selection,
                struct search *search, struct error *error);

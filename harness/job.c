@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "harness/checkpoint.h"
+#include "harness/final.h"
 #include "harness/heartbeat.h"
 #include "harness/metrics.h"
 #include "harness/version.h"
@@ -157,7 +158,7 @@ static enum job_end train(struct job *job, struct error *error)
 
 /* ---- result ---- */
 
-static void describe(const struct job *job, struct run_result *result)
+static void describe(struct job *job, struct run_result *result)
 {
     struct train_state state = trainer_state(job->trainer);
     snprintf(result->task, sizeof result->task, "%s", job->config.task->name);
@@ -165,6 +166,7 @@ static void describe(const struct job *job, struct run_result *result)
     result->seed = job->config.seed;
     result->steps = state.step;
     result->tokens = state.step * tokens_per_step(&job->config);
+    result->late_fall = metrics_late_fall(metrics_text(&job->metrics));
     result->train_seconds = job->seconds;
     result->tokens_per_second = job->seconds > 0 ? (double)(int64_t)((double)result->tokens / job->seconds) : NAN;
     if (!state.diverged)
@@ -232,6 +234,30 @@ static enum job_end finish(struct job *job, struct error *error)
     return end;
 }
 
+/* The selected runs' last evaluation: trained weights on more sequences. A stop leaves nothing: it is begun again. */
+static enum job_end evaluate_finally(struct job *job, struct error *error)
+{
+    const struct collection *collection = job->worker->queue->collection;
+    const struct selection *select = &collection->experiment->select;
+    enum precision precision = (enum precision)job->config.train.precision;
+    job->device = device_open(job->worker->device, job->worker->process, precision, error);
+    struct model *model = job->device ? model_open(&job->config, job->device, false, error) : NULL;
+    if (!model)
+        return *job->worker->beside > 1 && error->memory ? JOB_CROWDED : JOB_FAILED;
+    struct run_result result = { 0 };
+    int status = weights_read(model, path_in(job->folder.text, "model.safetensors").text, error);
+    if (status == 0)
+        status = final_evaluate(model, select, job->worker->stop, &result, error);
+    enum job_end end = status < 0 ? JOB_FAILED : status > 0 ? JOB_STOPPED : JOB_FINISHED;
+    if (end == JOB_FINISHED && !claim_is_held(job->claim))
+        end = JOB_LOST;
+    if (end == JOB_FINISHED && final_write(select, collection->folder.text, job->id, &result, error) != 0)
+        end = JOB_FAILED;
+    run_result_free(&result);
+    model_close(model);
+    return end;
+}
+
 /* Test hook: the run of this name dies as a failed assertion would make it. */
 static void crash_if_asked(const char *id)
 {
@@ -244,6 +270,8 @@ static enum job_end work(struct job *job, struct error *error)
 {
     bool crowded = *job->worker->beside > 1;
     crash_if_asked(job->id);
+    if (job->worker->queue->finishing)
+        return evaluate_finally(job, error);
     if (prepare(job, error) != 0)
         return crowded && error->memory ? JOB_CROWDED : JOB_FAILED;
     enum job_end end = train(job, error);

@@ -12,7 +12,7 @@ enum job_end {
     JOB_FAILED    /* with a message */
 };
 
-/* Does run `run` under `claim`, which stays held. */
+/* Does run `run` (where the queue is finishing: its last evaluation) under `claim`, which stays held. */
 enum job_end job_run(struct worker *worker, int run, struct claim *claim, struct error *error);
 
 #endif

@@ -18,6 +18,7 @@ static const struct command commands[] = {
     { "status", "DIR", "what is done, running, waiting, failed", command_status },
     { "report", "DIR", "the results as a table", command_report },
     { "plot", "DIR", "the results as a figure", command_plot },
+    { "export", "DIR", "tables, figure and configurations, to be kept", command_export },
     { "eval", "RUN", "a trained model on another distribution", command_eval },
     { "generate", "RUN", "continue a sequence, token by token", command_generate },
     { "bench", "step|attention", "measure speed", command_bench },

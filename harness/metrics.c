@@ -1,7 +1,9 @@
 /* metrics.csv in the making: the rows that a trainer logs, kept in memory until a checkpoint or the end. */
 #include "harness/metrics.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "harness/claim.h"
 #include "harness/csv.h"
@@ -42,6 +44,38 @@ const char *metrics_text(struct metrics *metrics)
 {
     fflush(metrics->stream);
     return metrics->text;
+}
+
+/* The next row's step and loss; NULL after the last. */
+static const char *next_row(const char *text, double *step, double *loss)
+{
+    const char *line = strchr(text, '\n');
+    char *end;
+    if (!line || !line[1])
+        return NULL;
+    *step = strtod(line + 1, &end);
+    *loss = *end == ',' ? strtod(end + 1, NULL) : NAN;
+    return line + 1;
+}
+
+double metrics_late_fall(const char *text)
+{
+    double step, loss, last = 0, first_loss = NAN, sum[2] = { 0, 0 };
+    int count[2] = { 0, 0 };
+    for (const char *row = text; (row = next_row(row, &step, &loss));) {
+        first_loss = isnan(first_loss) ? loss : first_loss;
+        last = step;
+    }
+    for (const char *row = text; (row = next_row(row, &step, &loss));) {
+        if (step <= 0.6 * last)
+            continue;
+        sum[step > 0.8 * last] += loss;
+        count[step > 0.8 * last]++;
+    }
+    if (count[0] == 0 || count[1] == 0)
+        return NAN;
+    double before = sum[0] / count[0], after = sum[1] / count[1];
+    return first_loss > after ? (before - after) / (first_loss - after) : NAN;
 }
 
 void metrics_close(struct metrics *metrics)

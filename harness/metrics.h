@@ -22,6 +22,10 @@ int metrics_open(struct metrics *metrics, const char *so_far, int64_t step, int6
                  struct error *error);
 /* All rows so far, with the header: valid until the next row. */
 const char *metrics_text(struct metrics *metrics);
+/* How far the loss still fell at the end, from the text of metrics.csv: the mean loss of the fourth fifth of the steps
+ * less that of the last, as a share of the whole fall from the first row to the last fifth. Near 0 once the loss is
+ * flat; NaN if it did not fall or there are too few rows to say. */
+double metrics_late_fall(const char *text);
 void metrics_close(struct metrics *metrics);
 
 #endif

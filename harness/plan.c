@@ -32,9 +32,8 @@ static int check_order(const struct node *before, int count, const struct node *
 /* Keys of the experiment as a whole cannot differ between its runs. */
 static int check_key(const struct node *root, const struct node *key, struct error *error)
 {
-    static const char *const whole[] = {
-        "name", "plot", "sweep", "select", "search", "checkpoint", "validation", NULL
-    };
+    static const char *const whole[] = { "name",   "plot",       "published",  "sweep", "select",
+                                         "search", "checkpoint", "validation", NULL };
     for (int i = 0; whole[i]; i++)
         if (node_path_within(key->text, whole[i]))
             return node_error(key, error, "'%.60s' concerns the whole experiment and cannot be swept", key->text);

@@ -42,7 +42,8 @@ static int run_gnuplot(const char *definitions, const char *script, struct error
     return 0;
 }
 
-int plot_draw(const char *folder, const char *name, const char *format, const char *output, struct error *error)
+int plot_draw(const char *folder, const char *name, const char *published, const char *format, const char *output,
+              struct error *error)
 {
     char file[128];
     snprintf(file, sizeof file, "%.100s.gp", name);
@@ -58,6 +59,7 @@ int plot_draw(const char *folder, const char *name, const char *format, const ch
     int result = stream ? 0 : error_set(error, "not enough memory to plot");
     if (stream) {
         define(stream, "folder", folder);
+        define(stream, "published", published);
         define(stream, "scripts", scripts.text);
         define(stream, "format", format);
         define(stream, "picture", drawn.temporary.text);

@@ -7,8 +7,10 @@
 /* png, svg, pdf, NULL. */
 extern const char *const plot_formats[];
 
-/* Draws plots/NAME.gp over the tables in `folder` into `output`. Scripts are looked for in $STATELAB_PLOTS, then near
+/* Draws plots/NAME.gp over the tables in `folder`, with the values in `published` (a path, "" for none), into `output`.
+ * Scripts are looked for in $STATELAB_PLOTS, then near
  * the program, then in ./plots. */
-int plot_draw(const char *folder, const char *name, const char *format, const char *output, struct error *error);
+int plot_draw(const char *folder, const char *name, const char *published, const char *format, const char *output,
+              struct error *error);
 
 #endif

@@ -25,12 +25,23 @@ void queue_close(struct queue *queue)
     *queue = (struct queue){ 0 };
 }
 
+/* Whether there is something to do for this run. */
+static bool is_open(struct queue *queue, int run)
+{
+    struct collection *collection = queue->collection;
+    if (!queue->wanted[run] || queue->given_up[run])
+        return false;
+    collection_look(collection, run);
+    if (queue->finishing)
+        return !collection->final[run];
+    return collection_state(collection, run) == STATE_WAITING && collection_is_due(collection, run);
+}
+
 /* QUEUE_EMPTY: nothing to do for this run. */
 static enum queue_answer try_run(struct queue *queue, int run, struct claim *claim, struct error *error)
 {
     struct collection *collection = queue->collection;
-    if (!queue->wanted[run] || queue->given_up[run] || collection_look(collection, run) || collection->finished[run] ||
-        collection_state(collection, run) != STATE_WAITING || !collection_is_due(collection, run))
+    if (!is_open(queue, run))
         return QUEUE_EMPTY;
     struct path folder = path_in(collection->folder.text, collection->experiment->runs[run].id);
     if (folder_make(folder.text, error) != 0)
@@ -38,7 +49,7 @@ static enum queue_answer try_run(struct queue *queue, int run, struct claim *cla
     int taken = claim_take(claim, folder.text, queue->expiry, &queue->sightings[run], error);
     if (taken != 0)
         return taken < 0 ? QUEUE_ERROR : QUEUE_WAIT;
-    if (!collection_look(collection, run))
+    if (is_open(queue, run))
         return QUEUE_RUN;
     claim_release(claim); /* it was finished between the look and the claim */
     return QUEUE_EMPTY;

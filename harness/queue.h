@@ -12,6 +12,7 @@ struct queue {
     pthread_mutex_t mutex;
     struct collection *collection;    /* not owned */
     const bool *wanted;               /* [run_count] runs that may be taken; not owned */
+    bool finishing;                   /* they are trained already and wait for select.final */
     double expiry;                    /* seconds without a sign of life after which a claim is dead */
     struct claim_sighting *sightings; /* [run_count] */
     bool *given_up;                   /* [run_count] lost to another worker while it was being trained here */

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "harness/claim.h"
+#include "harness/groups.h"
 #include "harness/progress.h"
+#include "harness/published.h"
 #include "harness/search.h"
 #include "harness/select.h"
 
@@ -32,18 +34,25 @@ static void format_percent(double value, char *text, size_t size)
 static void format_cell(const struct summary_row *row, char *text, size_t size)
 {
     char median[32], low[32], high[32];
-    if (row->runs == 0) {
+    if (row->scored == 0) {
         snprintf(text, size, "-");
         return;
     }
-    struct interval interval = clopper_pearson(row->errors, row->scored);
     format_percent(row->error.median, median, sizeof median);
-    format_percent(interval.low, low, sizeof low);
-    format_percent(interval.high, high, sizeof high);
+    format_percent(row->reach.low, low, sizeof low);
+    format_percent(row->errors == 0 ? clopper_pearson(0, row->scored).high : row->reach.high, high, sizeof high);
     if (row->errors == 0)
         snprintf(text, size, "%s [< %s]", median, high);
     else
         snprintf(text, size, "%s [%s, %s]", median, low, high);
+}
+
+static void write_late_fall(double late_fall, struct csv_writer *writer)
+{
+    char text[32] = "-";
+    if (!isnan(late_fall))
+        snprintf(text, sizeof text, "%.1f", 100 * late_fall);
+    csv_text(writer, text);
 }
 
 /* ---- the table ---- */
@@ -52,6 +61,7 @@ struct summary_source {
     struct table_source source;
     const struct collection *collection;
     const struct summary *summary;
+    const struct csv_table *published;
     bool plain; /* summary.csv as it is */
 };
 
@@ -69,12 +79,20 @@ static int list_sets(const struct summary *summary, const char **names)
     return count;
 }
 
+/* Whether a column of the swept values names the attention already, with its options. */
+static bool shows_attention(const struct summary_source *s)
+{
+    int key = swept_key(s->collection->experiment, "model.attention");
+    return key >= 0 && s->summary->shown[key];
+}
+
 static void write_combination(const struct summary_source *s, int first, int end, const char *const *sets,
                               int set_count, struct csv_writer *writer)
 {
     const struct experiment *experiment = s->collection->experiment;
     const struct summary_row *row = &s->summary->rows[first];
-    csv_text(writer, s->collection->results[row->run].attention);
+    if (!shows_attention(s))
+        csv_text(writer, s->collection->results[row->run].attention);
     for (int key = 0; key < experiment->swept_count; key++)
         if (s->summary->shown[key])
             csv_text(writer, experiment->runs[row->run].values[key]);
@@ -85,7 +103,11 @@ static void write_combination(const struct summary_source *s, int first, int end
             if (strcmp(s->summary->rows[i].set, sets[set]) == 0)
                 format_cell(&s->summary->rows[i], text, sizeof text);
         csv_text(writer, text);
+        const char *published = published_error(s->published, s->collection->results[row->run].attention, sets[set]);
+        if (published_source(s->published, sets[set]))
+            csv_text(writer, published ? published : "-");
     }
+    write_late_fall(row->late_fall, writer);
     snprintf(text, sizeof text, "%d/%d", row->runs, row->runs + row->diverged + row->missing);
     csv_text(writer, text);
     csv_end_row(writer);
@@ -98,12 +120,17 @@ static void write_table(const struct summary_source *s, struct csv_writer *write
     if (!sets)
         return;
     int set_count = list_sets(s->summary, sets);
-    csv_text(writer, "attention");
+    if (!shows_attention(s))
+        csv_text(writer, "attention");
     for (int key = 0; key < experiment->swept_count; key++)
         if (s->summary->shown[key])
             csv_text(writer, experiment->swept_keys[key]);
-    for (int set = 0; set < set_count; set++)
+    for (int set = 0; set < set_count; set++) {
         csv_text(writer, sets[set]);
+        if (published_source(s->published, sets[set]))
+            csv_text(writer, "paper");
+    }
+    csv_text(writer, "late");
     csv_text(writer, "runs");
     csv_end_row(writer);
     for (int first = 0, end; first < s->summary->count; first = end) {
@@ -151,25 +178,49 @@ static int print_search(const struct collection *collection, enum table_format f
     return table_print(&source.source, format, out, error);
 }
 
-int report_print(const struct collection *collection, enum table_format format, FILE *out, struct error *error)
+static void print_legend(const struct collection *collection, const struct csv_table *published, FILE *out)
 {
-    bool searching = collection->experiment->search.key[0] != '\0';
-    if (searching && format == TABLE_CSV)
-        return print_search(collection, format, out, error);
+    fputs(
+        "\nError in %: median over the pooled runs [from the lowest to the highest end of their 95 % intervals; where\n"
+        "no error was seen, the end of the interval of the pooled counts]. late: the share of the training loss's "
+        "fall\n"
+        "that came in the last fifth of the steps, in %, largest of the runs.\n",
+        out);
+    if (published->rows > 1)
+        fprintf(out, "paper: %s.\n", csv_cell(published, 1, (size_t)csv_column(published, "source")));
+    else if (collection->experiment->published[0])
+        fprintf(out, "experiments/published/%s.csv is not at hand.\n", collection->experiment->published);
+    print_progress(collection, out);
+}
+
+static int print_summary(const struct collection *collection, const struct csv_table *published,
+                         enum table_format format, FILE *out, struct error *error)
+{
     struct summary summary;
     if (select_make(collection, &summary, error) != 0)
         return -1;
-    struct summary_source source = { { write_summary }, collection, &summary, format == TABLE_CSV };
+    struct summary_source source = { { write_summary }, collection, &summary, published, format == TABLE_CSV };
     int result = table_print(&source.source, format, out, error);
     select_free(&summary);
-    if (result == 0 && searching) {
-        fputc('\n', out);
-        result = print_search(collection, format, out, error);
+    return result;
+}
+
+int report_print(const struct collection *collection, enum table_format format, FILE *out, struct error *error)
+{
+    struct csv_table published;
+    if (collection->experiment->search.key[0] != '\0') {
+        if (print_search(collection, format, out, error) != 0)
+            return -1;
+        if (format != TABLE_CSV)
+            print_progress(collection, out);
+        return 0;
     }
-    if (result == 0 && format != TABLE_CSV) {
-        fputs("\nError in %: median over the pooled runs [95 % interval of their counts].\n", out);
-        print_progress(collection, out);
-    }
+    if (published_read(&published, collection->experiment->published, error) != 0)
+        return -1;
+    int result = print_summary(collection, &published, format, out, error);
+    if (result == 0 && format != TABLE_CSV)
+        print_legend(collection, &published, out);
+    csv_free(&published);
     return result;
 }
 

@@ -6,7 +6,8 @@
 #include "harness/table.h"
 
 /* One row per combination, one column per test set, as in the paper's Table 1: the median error over the seeds in %,
- * and the 95 % interval of their pooled counts. TABLE_CSV gives summary.csv (min_layers.csv with a search). */
+ * from the lowest to the highest end of their 95 % intervals, with published values beside. TABLE_CSV gives summary.csv
+ * (min_layers.csv with a search). */
 int report_print(const struct collection *collection, enum table_format format, FILE *out, struct error *error);
 
 /* Counts, what is running, what failed and why, and how long the rest may take. */

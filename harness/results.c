@@ -9,12 +9,31 @@
 
 const char *const run_status_names[] = { "done", "diverged", "failed", NULL };
 
-static const char *const fixed_columns[] = {
-    "run",         "status",      "reason",     "task",       "attention",       "seed",
-    "steps",       "tokens",      "set",        "split",      "sequences",       "scored",
-    "errors",      "error",       "error_low",  "error_high", "sequence_errors", "sequence_error",
-    "last_scored", "last_errors", "last_error", "loss",       "majority",        NULL
-};
+static const char *const fixed_columns[] = { "run",
+                                             "status",
+                                             "reason",
+                                             "task",
+                                             "attention",
+                                             "seed",
+                                             "steps",
+                                             "tokens",
+                                             "late_fall",
+                                             "set",
+                                             "split",
+                                             "sequences",
+                                             "scored",
+                                             "errors",
+                                             "error",
+                                             "error_low",
+                                             "error_high",
+                                             "sequence_errors",
+                                             "sequence_error",
+                                             "last_scored",
+                                             "last_errors",
+                                             "last_error",
+                                             "loss",
+                                             "majority",
+                                             NULL };
 
 void run_result_free(struct run_result *result)
 {
@@ -83,6 +102,7 @@ void run_result_rows(struct csv_writer *writer, const char *id, const struct run
         csv_integer(writer, result->seed);
         csv_integer(writer, result->steps);
         csv_integer(writer, result->tokens);
+        csv_rounded(writer, result->status == RUN_FAILED ? NAN : result->late_fall);
         if (result->set_count > 0)
             write_set(writer, &result->sets[row]);
         else
@@ -95,15 +115,28 @@ void run_result_rows(struct csv_writer *writer, const char *id, const struct run
     }
 }
 
-int run_result_write(const char *folder, const char *id, const struct run_result *result, struct error *error)
+static int write_file(struct path path, const char *id, const struct run_result *result, char **asked,
+                      struct error *error)
 {
+    static char key[] = "final";
     struct file_output output;
-    if (file_begin(&output, path_in(path_in(folder, id).text, "result.csv").text, error) != 0)
+    if (file_begin(&output, path.text, error) != 0)
         return -1;
     struct csv_writer writer = { output.stream, false };
-    run_result_header(&writer, NULL, 0);
-    run_result_rows(&writer, id, result, NULL, 0);
+    run_result_header(&writer, (char *[]){ key }, asked ? 1 : 0);
+    run_result_rows(&writer, id, result, asked, asked ? 1 : 0);
     return file_commit(&output, error);
+}
+
+int run_result_write(const char *folder, const char *id, const struct run_result *result, struct error *error)
+{
+    return write_file(path_in(path_in(folder, id).text, "result.csv"), id, result, NULL, error);
+}
+
+int run_final_write(const char *folder, const char *id, const struct run_result *result, char *asked,
+                    struct error *error)
+{
+    return write_file(path_in(path_in(folder, id).text, "final.csv"), id, result, &asked, error);
 }
 
 /* ---- reading ---- */
@@ -142,47 +175,77 @@ static void read_set(const struct csv_table *table, size_t row, struct set_resul
     set->interval = (struct interval){ number(table, row, "error_low"), number(table, row, "error_high") };
 }
 
-static int read_run(const struct csv_table *table, struct run_result *result)
+static int read_run(const struct csv_table *table, size_t row, struct run_result *result)
 {
     int status = 0;
-    while (run_status_names[status] && strcmp(run_status_names[status], cell(table, 1, "status")) != 0)
+    while (run_status_names[status] && strcmp(run_status_names[status], cell(table, row, "status")) != 0)
         status++;
     if (!run_status_names[status])
         return -1;
     result->status = (enum run_status)status;
-    snprintf(result->reason, sizeof result->reason, "%s", cell(table, 1, "reason"));
-    snprintf(result->task, sizeof result->task, "%s", cell(table, 1, "task"));
-    snprintf(result->attention, sizeof result->attention, "%s", cell(table, 1, "attention"));
-    result->seed = (int)integer(table, 1, "seed");
-    result->steps = integer(table, 1, "steps");
-    result->tokens = integer(table, 1, "tokens");
-    result->train_seconds = number(table, 1, "train_seconds");
-    result->tokens_per_second = number(table, 1, "tokens_per_second");
+    snprintf(result->reason, sizeof result->reason, "%s", cell(table, row, "reason"));
+    snprintf(result->task, sizeof result->task, "%s", cell(table, row, "task"));
+    snprintf(result->attention, sizeof result->attention, "%s", cell(table, row, "attention"));
+    result->seed = (int)integer(table, row, "seed");
+    result->steps = integer(table, row, "steps");
+    result->tokens = integer(table, row, "tokens");
+    result->late_fall = number(table, row, "late_fall");
+    result->train_seconds = number(table, row, "train_seconds");
+    result->tokens_per_second = number(table, row, "tokens_per_second");
     return 0;
+}
+
+int run_result_from_rows(const struct csv_table *table, size_t first, size_t end, struct run_result *result)
+{
+    *result = (struct run_result){ 0 };
+    if (first >= end || read_run(table, first, result) != 0)
+        return -1;
+    bool has_sets = *cell(table, first, "set") != '\0';
+    result->sets = calloc(end - first, sizeof *result->sets);
+    if (!result->sets)
+        return -1;
+    for (size_t row = first; has_sets && row < end; row++)
+        read_set(table, row, &result->sets[result->set_count++]);
+    return 0;
+}
+
+/* The whole of a file with the rows of one run: 0; 1 if there is none; -1 with a message. */
+static int read_file(struct path path, const char *id, struct csv_table *table, struct run_result *result,
+                     struct error *error)
+{
+    *result = (struct run_result){ 0 };
+    if (!file_exists(path.text))
+        return 1;
+    if (csv_read(table, path.text, error) != 0)
+        return -1;
+    if (table->rows >= 2 && strcmp(cell(table, 1, "run"), id) == 0 &&
+        run_result_from_rows(table, 1, table->rows, result) == 0)
+        return 0;
+    csv_free(table);
+    return error_set(error, "%s: not the result of run %s", path.text, id);
 }
 
 int run_result_read(const char *folder, const char *id, struct run_result *result, struct error *error)
 {
-    struct path path = path_in(path_in(folder, id).text, "result.csv");
-    *result = (struct run_result){ 0 };
-    if (!file_exists(path.text))
-        return 1;
     struct csv_table table;
-    if (csv_read(&table, path.text, error) != 0)
-        return -1;
-    if (table.rows < 2 || strcmp(cell(&table, 1, "run"), id) != 0 || read_run(&table, result) != 0) {
+    int status = read_file(path_in(path_in(folder, id).text, "result.csv"), id, &table, result, error);
+    if (status == 0)
         csv_free(&table);
-        return error_set(error, "%s: not the result of run %s", path.text, id);
-    }
-    bool has_sets = *cell(&table, 1, "set") != '\0';
-    result->set_count = has_sets ? (int)table.rows - 1 : 0;
-    result->sets = calloc(has_sets ? table.rows - 1 : 1, sizeof *result->sets);
-    if (!result->sets) {
-        csv_free(&table);
-        return error_set(error, "not enough memory for the results");
-    }
-    for (int i = 0; i < result->set_count; i++)
-        read_set(&table, (size_t)i + 1, &result->sets[i]);
+    return status;
+}
+
+bool run_final_read(const char *folder, const char *id, const char *asked, struct run_result *result)
+{
+    struct csv_table table;
+    struct run_result final;
+    if (read_file(path_in(path_in(folder, id).text, "final.csv"), id, &table, &final, NULL) != 0)
+        return false;
+    bool same = final.sets && strcmp(cell(&table, 1, "final"), asked) == 0;
+    for (int i = 0; same && i < result->set_count; i++)
+        for (int k = 0; k < final.set_count && !result->sets[i].validation; k++)
+            if (strcmp(final.sets[k].name, result->sets[i].name) == 0)
+                result->sets[i] = final.sets[k];
+    run_result_free(&final);
     csv_free(&table);
-    return 0;
+    return same;
 }

@@ -28,6 +28,7 @@ struct run_result {
     char task[OPTION_TEXT_SIZE], attention[OPTION_TEXT_SIZE];
     int seed;
     int64_t steps, tokens; /* trained */
+    double late_fall;      /* the share of the training loss's fall that came in the last fifth of the steps */
     double train_seconds, tokens_per_second;
     struct set_result *sets; /* owned */
     int set_count;
@@ -48,5 +49,15 @@ void run_result_rows(struct csv_writer *writer, const char *id, const struct run
 int run_result_write(const char *folder, const char *id, const struct run_result *result, struct error *error);
 /* 0; 1 if there is none; -1 with a message if it is damaged. */
 int run_result_read(const char *folder, const char *id, struct run_result *result, struct error *error);
+
+/* FOLDER/ID/final.csv: the same rows, and a column `final` that says what was asked for. */
+int run_final_write(const char *folder, const char *id, const struct run_result *result, char *asked,
+                    struct error *error);
+/* Puts its test sets into `result`, in the place of those that hold fewer sequences. False, with nothing changed, if
+ * there is no such file or something else was asked for. */
+bool run_final_read(const char *folder, const char *id, const char *asked, struct run_result *result);
+
+/* Reads the rows `first` to `end` of a table of results, which belong to one run. -1 if they are damaged. */
+int run_result_from_rows(const struct csv_table *table, size_t first, size_t end, struct run_result *result);
 
 #endif

@@ -81,6 +81,8 @@ const struct option experiment_keys[] = {
       "of the experiment and its folder; by default the file's", false },
     { "plot", OPTION_TEXT, offsetof(struct experiment_options, plot), "", 0, 0, NULL,
       "script in plots/ that draws it, without .gp", false },
+    { "published", OPTION_TEXT, offsetof(struct experiment_options, published), "", 0, 0, NULL,
+      "values from elsewhere to stand beside: experiments/published/NAME.csv (attention,set,error)", false },
     OPTION_END,
 };
 
@@ -113,7 +115,7 @@ void schema_help(FILE *out)
     print_section(out, "eval: {NAME: {...}} (and the task's own keys; see statelab tasks)", eval_keys, batch_keys);
     print_section(out, "checkpoint:", checkpoint_keys, NULL);
     fputs("sweep:   {dotted.key: [values], ...} for a grid, or a list of {dotted.key: value, ...} for single points\n"
-          "select:  {best_over: [dotted.key, ...], by: SET.METRIC, report: median over KEY}\n"
+          "select:  {best_over: [dotted.key, ...], by: SET.METRIC, report: median over KEY, final: {SET: SEQUENCES}}\n"
           "search:  {min_layers: {over: dotted.key, in: [values], until: \"SET.METRIC > NUMBER\"}}\n",
           out);
 }

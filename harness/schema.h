@@ -20,7 +20,7 @@ struct general_options {
 extern const struct option general_keys[];
 
 struct experiment_options {
-    char name[OPTION_TEXT_SIZE], plot[OPTION_TEXT_SIZE];
+    char name[OPTION_TEXT_SIZE], plot[OPTION_TEXT_SIZE], published[OPTION_TEXT_SIZE];
 };
 extern const struct option experiment_keys[];
 

@@ -163,8 +163,15 @@ static void count_runs(const struct selecting *s, int candidate, struct summary_
         const struct evaluation *e = run_result_set(result, row->set, false);
         if (!e)
             continue;
-        if (row->runs++ == 0)
+        struct interval own = clopper_pearson(e->errors, e->scored);
+        if (row->runs++ == 0) {
             row->majority = e->majority;
+            row->reach = own;
+            row->late_fall = result->late_fall;
+        }
+        row->reach.low = fmin(row->reach.low, own.low);
+        row->reach.high = fmax(row->reach.high, own.high);
+        row->late_fall = fmax(row->late_fall, result->late_fall);
         row->scored += e->scored;
         row->errors += e->errors;
     }
@@ -181,6 +188,8 @@ static struct summary_row summarise(const struct selecting *s, int candidate, co
         .last_error = spread_of_metric(s, candidate, set, METRIC_LAST_ERROR),
         .loss = spread_of_metric(s, candidate, set, METRIC_LOSS),
         .majority = NAN,
+        .reach = { NAN, NAN },
+        .late_fall = NAN,
         .selected_by = s->value[candidate],
     };
     count_runs(s, candidate, &row);
@@ -237,6 +246,34 @@ int select_make(const struct collection *collection, struct summary *summary, st
     return result;
 }
 
+/* Whether the choice is open still because of this run: it is missing, or failed. */
+static bool is_open(const struct collection *collection, int run)
+{
+    enum run_state state = collection_state(collection, run);
+    bool failed = state == STATE_FINISHED && collection->results[run].status == RUN_FAILED;
+    return failed || state == STATE_WAITING || state == STATE_BLOCKED;
+}
+
+int select_runs(const struct collection *collection, bool *selected, struct error *error)
+{
+    int run_count = collection->experiment->run_count;
+    struct selecting s;
+    if (selecting_open(&s, collection, error) != 0) {
+        selecting_close(&s);
+        return -1;
+    }
+    sort_members(&s);
+    choose(&s);
+    for (int run = 0; run < run_count; run++)
+        if (is_open(collection, run))
+            s.selected[s.combinations.of_run[run]] = -1;
+    for (int run = 0; run < run_count; run++)
+        selected[run] = s.selected[s.combinations.of_run[run]] == s.candidates.of_run[run] &&
+                        collection->finished[run] && collection->results[run].status == RUN_DONE;
+    selecting_close(&s);
+    return 0;
+}
+
 void select_free(struct summary *summary)
 {
     free(summary->rows);
@@ -255,6 +292,8 @@ static void write_header(const struct experiment *experiment, const struct summa
                                            "error_median",
                                            "error_min",
                                            "error_max",
+                                           "reach_low",
+                                           "reach_high",
                                            "scored",
                                            "errors",
                                            "error",
@@ -265,6 +304,7 @@ static void write_header(const struct experiment *experiment, const struct summa
                                            "loss_median",
                                            "majority",
                                            "selected_by",
+                                           "late_fall",
                                            NULL };
     csv_text(writer, "task");
     csv_text(writer, "attention");
@@ -293,6 +333,8 @@ static void write_row(const struct collection *collection, const struct summary 
     csv_rounded(writer, row->error.median);
     csv_rounded(writer, row->error.min);
     csv_rounded(writer, row->error.max);
+    csv_rounded(writer, row->reach.low);
+    csv_rounded(writer, row->reach.high);
     csv_integer(writer, row->scored);
     csv_integer(writer, row->errors);
     csv_rounded(writer, rate(row->errors, row->scored));
@@ -303,6 +345,7 @@ static void write_row(const struct collection *collection, const struct summary 
     csv_rounded(writer, row->loss.median);
     csv_rounded(writer, row->majority);
     csv_rounded(writer, row->selected_by);
+    csv_rounded(writer, row->late_fall);
     csv_end_row(writer);
 }
 

@@ -11,7 +11,9 @@ struct summary_row {
     const char *set;             /* owned by the collection */
     int runs, diverged, missing; /* counted; without a result because diverged; not there yet, or failed */
     struct spread error, sequence_error, last_error, loss, accuracy;
+    struct interval reach;  /* from the lowest to the highest end of the runs' own 95 % intervals of the error */
     int64_t scored, errors; /* pooled */
+    double late_fall;       /* the largest of the runs */
     double majority;        /* of the first run: a constant answer's accuracy */
     double selected_by;     /* median of select.by on validation data; NaN without select */
 };
@@ -26,6 +28,10 @@ struct summary {
  * Combinations without any result are left out. */
 int select_make(const struct collection *collection, struct summary *summary, struct error *error);
 void select_free(struct summary *summary);
+
+/* Marks the runs that are selected for good: all of their combination's runs are there. Of those that have diverged
+ * none is marked. */
+int select_runs(const struct collection *collection, bool *selected, struct error *error);
 
 /* summary.csv. */
 void select_rows(const struct collection *collection, const struct summary *summary, struct csv_writer *writer);

@@ -12,12 +12,15 @@
 #include <unistd.h>
 
 #include "harness/checkpoint.h"
+#include "harness/exported.h"
 #include "harness/groups.h"
 #include "harness/lanes.h"
 #include "harness/progress.h"
+#include "harness/select.h"
 
 enum {
     KILLED_AT_MOST = 10, /* times that a run is begun again after its worker was killed from outside */
+    FINAL_LANES = 4,     /* evaluations that a card does at once: while one counts on the host, others compute */
     GRACE_TENTHS = 25    /* of a second that workers get to write their checkpoints */
 };
 
@@ -27,6 +30,9 @@ struct sweep {
     struct device_choice device;
     struct collection collection;
     bool *wanted;         /* [run_count] */
+    bool *finals;         /* [run_count] wanted by select.final, once it is its turn */
+    bool finishing;       /* it is */
+    int unfinished;       /* runs that select.final has not been done for, at the end */
     unsigned char *kills; /* [run_count] */
     int workers;          /* processes */
     int lanes;            /* runs that each does at once, at most */
@@ -169,10 +175,12 @@ static int worker_process(struct sweep *sweep, int index)
     struct queue queue;
     limit_memory(&sweep->device);
     device_prepare(&sweep->device);
-    if (queue_open(&queue, &sweep->collection, sweep->wanted, sweep->options->expiry, &error) != 0) {
+    const bool *wanted = sweep->finishing ? sweep->finals : sweep->wanted;
+    if (queue_open(&queue, &sweep->collection, wanted, sweep->options->expiry, &error) != 0) {
         fprintf(stderr, "statelab: %s\n", error.message);
         return WORKER_BROKEN;
     }
+    queue.finishing = sweep->finishing;
     int count = sweep->experiment->run_count;
     queue.cursor = (int)((int64_t)count * index / sweep->workers);
     struct lanes lanes = { .queue = &queue,
@@ -181,7 +189,7 @@ static int worker_process(struct sweep *sweep, int index)
                            .shared = sweep->shared,
                            .views = views_of(sweep, index),
                            .most = sweep->narrow[index] ? 1 : sweep->lanes,
-                           .automatic = sweep->options->pack == 0 };
+                           .automatic = sweep->options->pack == 0 && !sweep->finishing };
     enum worker_exit exit = lanes_run(&lanes);
     queue_close(&queue);
     return (int)exit;
@@ -274,6 +282,7 @@ static void worker_ended(struct sweep *sweep, int index, int status)
     if (sweep->shared->stop)
         return;
     int runs = bury_all(sweep, index, status);
+    sweep->broken = sweep->broken || sweep->finishing; /* nothing is lost: the same command begins it again */
     if (sweep->broken || (runs == 0 && ++sweep->idle_deaths > KILLED_AT_MOST) || start_worker(sweep, index) != 0) {
         fprintf(stderr, "statelab: a worker died and is not replaced\n");
         sweep->broken = true;
@@ -319,7 +328,7 @@ static int collect(struct sweep *sweep, bool last, struct error *error)
         if (!collection_look(&sweep->collection, run))
             continue;
         sweep->unwritten = true;
-        if (sweep->wanted[run])
+        if (sweep->wanted[run] && sweep->progress.collection)
             progress_finished(&sweep->progress, run);
     }
     int result = sweep->unwritten ? collection_write(&sweep->collection, error) : 0;
@@ -372,11 +381,23 @@ static void choose_workers(struct sweep *sweep, int waiting)
     if (workers > waiting)
         workers = waiting;
     if (lanes == 0)
-        lanes = sweep->device.cuda ? LANES_MOST : 1;
+        lanes = !sweep->device.cuda ? 1 : sweep->finishing ? FINAL_LANES : LANES_MOST;
     int most = (waiting + workers - 1) / workers;
     sweep->workers = workers;
     sweep->lanes = lanes < most ? lanes : most;
     sweep->device.threads = cores / (workers * sweep->lanes) > 1 ? cores / (workers * sweep->lanes) : 1;
+}
+
+/* Forgets the workers, who are gone. */
+static void dismiss(struct sweep *sweep)
+{
+    free(sweep->pids);
+    free(sweep->narrow);
+    if (sweep->shared && sweep->shared != MAP_FAILED)
+        munmap(sweep->shared, sweep->shared_size);
+    sweep->pids = NULL;
+    sweep->narrow = NULL;
+    sweep->shared = NULL;
 }
 
 static int work(struct sweep *sweep, int waiting, bool *interrupted, struct error *error)
@@ -406,6 +427,44 @@ static int work(struct sweep *sweep, int waiting, bool *interrupted, struct erro
             fprintf(stderr, "statelab: cannot start worker %d: %s\n", i, strerror(errno));
     *interrupted = watch(sweep, &signals);
     sigprocmask(SIG_SETMASK, &old, NULL);
+    dismiss(sweep);
+    return 0;
+}
+
+/* Chooses the runs that select.final still has to be done for; their number, or -1. */
+static int want_finals(struct sweep *sweep, struct error *error)
+{
+    int count = 0;
+    if (sweep->experiment->select.final_count == 0)
+        return 0;
+    if (select_runs(&sweep->collection, sweep->finals, error) != 0)
+        return -1;
+    for (int run = 0; run < sweep->experiment->run_count; run++) {
+        sweep->finals[run] = sweep->finals[run] && sweep->wanted[run] && !sweep->collection.final[run];
+        count += sweep->finals[run];
+    }
+    return count;
+}
+
+/* The training, then the selected runs' last evaluation. -1 if nothing could be begun. */
+static int work_through(struct sweep *sweep, bool *interrupted, struct error *error)
+{
+    int waiting = count_wanted(sweep, STATE_WAITING);
+    struct error unwritten = { "" };
+    if (waiting > 0 && work(sweep, waiting, interrupted, error) != 0)
+        return -1;
+    bool collected = collect(sweep, true, &unwritten) == 0;
+    int finals = *interrupted || sweep->broken || !collected ? 0 : want_finals(sweep, &unwritten);
+    if (finals > 0) {
+        fprintf(stderr, "%s: %d selected runs to evaluate at length\n", sweep->collection.folder.text, finals);
+        sweep->finishing = true;
+        if (work(sweep, finals, interrupted, &unwritten) == 0)
+            collected = collect(sweep, true, &unwritten) == 0;
+        sweep->unfinished = want_finals(sweep, &unwritten);
+    }
+    if (unwritten.message[0])
+        fprintf(stderr, "statelab: %s\n", unwritten.message);
+    sweep->broken = sweep->broken || !collected || finals < 0;
     return 0;
 }
 
@@ -417,9 +476,12 @@ static int open_sweep(struct sweep *sweep, const char *folder, struct error *err
     if (device_choose(&sweep->device, sweep->options->device, error) != 0)
         return -1;
     sweep->wanted = calloc(count, sizeof *sweep->wanted);
+    sweep->finals = calloc(count, sizeof *sweep->finals);
     sweep->kills = calloc(count, sizeof *sweep->kills);
-    if (!sweep->wanted || !sweep->kills)
+    if (!sweep->wanted || !sweep->finals || !sweep->kills)
         return error_set(error, "not enough memory for %zu runs", count);
+    if (export_is(folder))
+        return error_set(error, "%s: an exported sweep, which has no runs to go on with; use another --out", folder);
     if (choose_runs(sweep, error) != 0 || sweep_publish(sweep->experiment, folder, error) != 0 ||
         collection_open(&sweep->collection, sweep->experiment, folder, error) != 0)
         return -1;
@@ -435,11 +497,9 @@ static void close_sweep(struct sweep *sweep)
 {
     collection_close(&sweep->collection);
     free(sweep->wanted);
+    free(sweep->finals);
     free(sweep->kills);
-    free(sweep->pids);
-    free(sweep->narrow);
-    if (sweep->shared && sweep->shared != MAP_FAILED)
-        munmap(sweep->shared, sweep->shared_size);
+    dismiss(sweep);
 }
 
 /* Says how it ended, and what to do. */
@@ -454,12 +514,15 @@ static int conclude(struct sweep *sweep, bool interrupted)
     fprintf(stderr, "%s: %d done, %d failed, %d waiting\n", folder, done, failed, waiting + blocked);
     if (failed > 0)
         fprintf(stderr, "`statelab status %s` says what failed and why\n", folder);
+    if (sweep->unfinished > 0)
+        fprintf(stderr, "%d selected runs still to evaluate at length\n", sweep->unfinished);
     if (interrupted) {
         fprintf(stderr, "interrupted; the same command, or `statelab worker %s`, goes on from here\n", folder);
         return SWEEP_INTERRUPTED;
     }
     bool incomplete = waiting > 0 && sweep->options->limit == 0;
-    return failed > 0 || blocked > 0 || incomplete || sweep->broken ? SWEEP_FAILED : SWEEP_DONE;
+    bool whole = failed == 0 && blocked == 0 && !incomplete && sweep->unfinished == 0;
+    return whole && !sweep->broken ? SWEEP_DONE : SWEEP_FAILED;
 }
 
 int sweep_run(const struct experiment *experiment, const char *folder, const struct sweep_options *options,
@@ -469,14 +532,8 @@ int sweep_run(const struct experiment *experiment, const char *folder, const str
     bool interrupted = false;
     int status = SWEEP_BAD_INPUT;
     if (open_sweep(&sweep, folder, error) == 0) {
-        int waiting = count_wanted(&sweep, STATE_WAITING);
         sweep.unwritten = collection_is_stale(&sweep.collection);
-        if (waiting == 0 || work(&sweep, waiting, &interrupted, error) == 0) {
-            struct error unwritten = { "" };
-            if (collect(&sweep, true, &unwritten) != 0) {
-                fprintf(stderr, "statelab: %s\n", unwritten.message);
-                sweep.broken = true;
-            }
+        if (work_through(&sweep, &interrupted, error) == 0) {
             folder_clean(folder, false);
             status = conclude(&sweep, interrupted);
         }

@@ -10,18 +10,23 @@ set encoding utf8
 set border 3
 set tics nomirror out
 set grid ytics lc rgb '#dddddd'
-set key outside right center vertical reverse Left samplen 2
+set key outside right center vertical reverse Left samplen 4
 
-# One colour, point and dash for each attention, the same in every figure (Okabe and Ito's colours).
+# One colour, point and dash for each attention, the same in every figure (Okabe and Ito's colours). Open points are
+# attentions with a fixed decay or rotation, filled ones those with a path.
 known = 'none rope sba fox path path_fox'
 colours = '#999999 #000000 #E69F00 #009E73 #0072B2 #D55E00'
 points = '2 4 8 6 5 7'
 index(name) = sum [i=1:words(known)] (word(known, i) eq name ? i : 0)
 colour(name) = word(colours, index(name) > 0 ? index(name) : 1)
 shape(name) = int(word(points, index(name) > 0 ? index(name) : 1))
-dash(name) = index(name) > 0 ? index(name) : 1
+dashes = '3 2 3 4 1 5'
+dash(name) = int(word(dashes, index(name) > 0 ? index(name) : 1))
 title(name) = name eq 'rope' ? 'RoPE' : name eq 'sba' ? 'SBA' : name eq 'fox' ? 'FoX' : name eq 'path' ? 'PaTH' : \
     name eq 'path_fox' ? 'PaTH-FoX' : name
+
+# How far the i-th of n things that share a place is moved aside, in units of the axis.
+aside(i, n, step) = step * (i - 0.5 * (n + 1))
 
 # The different words of a column, in order of appearance: reading it adds to `found`.
 found = ''

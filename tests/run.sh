@@ -19,6 +19,8 @@ for program in "$build"/tests/test_*; do
     passed=$((passed + p))
     failed=$((failed + f))
     printf '%-28s %4d passed %3d failed %5d s\n' "$(basename "$program")" "$p" "$f" $(($(date +%s) - start))
+    # What was not looked at is said.
+    sed -n 's/^\[  SKIPPED \] \([a-z].*\)$/    skipped: \1/p' "$log" | sort -u
     [ "$status" -ne 0 ] && grep -v '^\[ RUN\|^\[       OK' "$log" | head -60
 done
 echo "$passed passed, $failed failed"

@@ -12,6 +12,8 @@
 #include <cmocka.h>
 
 #include "harness/collection.h"
+#include "harness/metrics.h"
+#include "harness/report.h"
 #include "harness/search.h"
 #include "harness/select.h"
 
@@ -112,7 +114,9 @@ static void put(struct fixture *f, int run, int64_t validation_errors, int64_t t
         { "id", true, { .scored = 1000, .errors = validation_errors, .sequences = 10, .log_prob = -0.5 }, { 0, 0 } },
         { "id", false, { .scored = 1000, .errors = test_errors, .sequences = 10, .log_prob = -0.25 }, { 0, 0 } },
     };
-    struct run_result result = { .status = RUN_DONE, .task = "flip_flop", .steps = 7, .sets = sets, .set_count = 2 };
+    struct run_result result = {
+        .status = RUN_DONE, .task = "flip_flop", .steps = 7, .late_fall = 0.05, .sets = sets, .set_count = 2
+    };
     struct error error;
     snprintf(result.attention, sizeof result.attention, "%s", f->values[run][0]);
     assert_int_equal(folder_make(path_in(f->folder, f->runs[run].id).text, &error), 0);
@@ -279,6 +283,81 @@ static void tables_hold_a_row_per_run_and_set(void **state)
     csv_free(&table);
 }
 
+/* ---- reports ---- */
+
+/* What report_print says; the caller frees. */
+static char *report_of(struct fixture *f, enum table_format format)
+{
+    char *text = NULL;
+    size_t size;
+    struct error error;
+    FILE *stream = open_memstream(&text, &size);
+    assert_non_null(stream);
+    collection_refresh(&f->collection);
+    assert_int_equal(report_print(&f->collection, format, stream, &error), 0);
+    assert_int_equal(fclose(stream), 0);
+    return text;
+}
+
+static void assert_says(const char *text, const char *words)
+{
+    if (!strstr(text, words))
+        fail_msg("'%s' is not in:\n%s", words, text);
+}
+
+/* 95 % intervals of 20, 30 and 60 errors among 1,000, from sums of binomial probabilities: 1.226 to 3.072, 2.033 to
+ * 4.255, 4.610 to 7.656 %; of none among 3,000: up to 0.1229 %. */
+static void a_report_gives_the_median_and_how_far_the_seeds_reach(void **state)
+{
+    struct fixture *f = *state;
+    static const int errors[SEEDS] = { 30, 60, 20 };
+    for (int seed = 0; seed < SEEDS; seed++) {
+        put(f, run_of(0, 0, seed), 1, errors[seed]);
+        put(f, run_of(1, 0, seed), 1, 0);
+    }
+    char *text = report_of(f, TABLE_MARKDOWN);
+    assert_says(text, "| rope      |    0.001 | 3 [1.23, 7.66] |  5.0 |  3/3");
+    assert_says(text, "| path      |    0.001 |    0 [< 0.123] |  5.0 |  3/3");
+    free(text);
+}
+
+static void a_report_sets_published_values_beside(void **state)
+{
+    static const char published[] = "attention,set,error_percent,source\nrope,id,6.9,\"Somebody, 2025\"\nsba,id,1,x\n";
+    struct fixture *f = *state;
+    struct error error;
+    struct path path = path_in(f->folder, "hand.csv");
+    put(f, 0, 1, 30);
+    put(f, run_of(1, 0, 0), 1, 30);
+    strcpy(f->experiment.published, "hand");
+    char *text = report_of(f, TABLE_TEXT);
+    assert_says(text, "experiments/published/hand.csv is not at hand");
+    free(text);
+    assert_int_equal(file_write(path.text, published, strlen(published), &error), 0);
+    setenv("STATELAB_PUBLISHED", f->folder, 1);
+    text = report_of(f, TABLE_MARKDOWN);
+    unsetenv("STATELAB_PUBLISHED");
+    assert_says(text, "| paper |");
+    assert_says(text, "3 [2.03, 4.26] |   6.9 |");
+    assert_says(text, "3 [2.03, 4.26] |     - |");
+    assert_says(text, "paper: Somebody, 2025.");
+    free(text);
+    unlink(path.text);
+}
+
+/* Ten rows; steps 7 and 8 are the fourth fifth, 9 and 10 the last. */
+static void the_late_fall_is_a_share_of_the_whole(void **state)
+{
+    (void)state;
+    assert_true(fabs(metrics_late_fall("step,loss,lr\n1,1.0,0\n2,.9,0\n3,.8,0\n4,.7,0\n5,.6,0\n6,.5,0\n7,.4,0\n8,.3,0\n"
+                                       "9,.2,0\n10,.1,0\n") -
+                     0.2 / 0.85) < 1e-12);
+    assert_true(fabs(metrics_late_fall("step,loss\n10,2\n20,1\n30,1\n40,1\n50,1\n")) < 1e-12);
+    assert_true(isnan(metrics_late_fall("step,loss\n10,1\n20,1\n30,1\n40,1\n50,1\n"))); /* it never fell */
+    assert_true(isnan(metrics_late_fall("step,loss\n10,2\n20,1\n")));                   /* too few rows */
+    assert_true(isnan(metrics_late_fall("step,loss\n")));
+}
+
 /* ---- search ---- */
 
 static void a_climb_waits_stops_and_is_blocked(void **state)
@@ -333,6 +412,9 @@ int main(void)
         SELECTING(a_diverged_run_counts_as_the_worst),
         SELECTING(missing_runs_are_counted_and_empty_combinations_left_out),
         SELECTING(tables_hold_a_row_per_run_and_set),
+        SELECTING(a_report_gives_the_median_and_how_far_the_seeds_reach),
+        SELECTING(a_report_sets_published_values_beside),
+        cmocka_unit_test(the_late_fall_is_a_share_of_the_whole),
         SEARCHING(a_climb_waits_stops_and_is_blocked),
         SEARCHING(min_layers_names_the_first_success_or_says_none),
     };

@@ -322,6 +322,115 @@ static void two_that_start_the_same_sweep_share_it(void **state)
     same_results("alone", "both");
 }
 
+/* ---- select.final ---- */
+
+/* Rows of results.csv that hold that many sequences of the set id: of the test set, or of its validation twin. */
+static int count_sequences(const char *out, const char *split, const char *sequences)
+{
+    struct csv_table table = results(out);
+    int count = 0;
+    for (size_t row = 1; row < table.rows; row++)
+        count += strcmp(csv_cell(&table, row, (size_t)csv_column(&table, "set")), "id") == 0 &&
+                 strcmp(csv_cell(&table, row, (size_t)csv_column(&table, "split")), split) == 0 &&
+                 strcmp(csv_cell(&table, row, (size_t)csv_column(&table, "sequences")), sequences) == 0;
+    csv_free(&table);
+    return count;
+}
+
+/* What files in the sweep's folder match, and the first of them. */
+static int count_files(const char *pattern, struct path *first)
+{
+    glob_t found;
+    int count = glob(in_folder(pattern).text, 0, NULL, &found) == 0 ? (int)found.gl_pathc : 0;
+    if (count > 0 && first)
+        snprintf(first->text, sizeof first->text, "%s", found.gl_pathv[0]);
+    globfree(&found);
+    return count;
+}
+
+static void only_selected_runs_are_evaluated_at_length(void **state)
+{
+    struct stat before, after;
+    (void)state;
+    expect(SWEEP("short", "--workers", "2"), 0);
+    expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=70"), 0);
+    assert_int_equal(count_files("out/small/*/final.csv", NULL), 4); /* two attentions, two seeds */
+    assert_int_equal(count_sequences("out", "test", "70"), 4);
+    assert_int_equal(count_sequences("out", "test", "20"), 4);
+    assert_int_equal(count_sequences("out", "validation", "20"), 8); /* what they are selected by stays */
+    struct path table = in_folder("out/small/results.csv");
+    assert_int_equal(stat(table.text, &before), 0);
+    expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=70"), 0);
+    assert_int_equal(stat(table.text, &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=90"), 0); /* more is asked for */
+    assert_int_equal(count_sequences("out", "test", "90"), 4);
+    expect(SWEEP("out", "--workers", "2"), 0); /* nothing is asked for any more */
+    same_results("short", "out");
+}
+
+static void the_last_evaluation_is_the_same_bytes_for_any_number_of_workers(void **state)
+{
+    (void)state;
+    expect(SWEEP("one", "--workers", "1", "--set", "select.final.id=300"), 0);
+    expect(SWEEP("packed", "--workers", "1", "--pack", "4", "--set", "select.final.id=300"), 0);
+    same_results("one", "packed");
+    pid_t pids[2];
+    for (int i = 0; i < 2; i++)
+        pids[i] = START("run", in_folder("small.yaml").text, "--device", "cpu", "--out", in_folder("both").text,
+                        "--workers", "1", "--set", "select.final.id=300");
+    expect(finish(pids[0]), 0);
+    expect(finish(pids[1]), 0);
+    same_results("one", "both");
+}
+
+static void an_open_choice_is_not_evaluated_at_length(void **state)
+{
+    (void)state;
+    expect(SWEEP("out", "--set", "select.final.id=70", "--only", "model.attention=path", "--limit", "3"), 0);
+    assert_int_equal(count_files("out/small/*/final.csv", NULL), 0);
+    expect(SWEEP("out", "--set", "select.final.id=70", "--only", "model.attention=path"), 0);
+    assert_int_equal(count_files("out/small/*/final.csv", NULL), 2);
+}
+
+static void a_last_evaluation_that_fails_or_is_stopped_leaves_the_result(void **state)
+{
+    struct path weights, final;
+    (void)state;
+    expect(SWEEP("out", "--workers", "2"), 0);
+    pid_t pid = START("run", in_folder("small.yaml").text, "--device", "cpu", "--out", in_folder("out").text,
+                      "--workers", "2", "--set", "select.final.id=100000000");
+    usleep(500000);
+    kill(pid, SIGINT);
+    expect(finish(pid), 130);
+    assert_int_equal(count_files("out/small/*/final.csv", NULL), 0);
+    expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=70"), 0);
+    assert_int_equal(count_files("out/small/*/final.csv", &final), 4);
+    snprintf(weights.text, sizeof weights.text, "%.*smodel.safetensors",
+             (int)(strlen(final.text) - strlen("final.csv")), final.text);
+    assert_int_equal(unlink(final.text), 0);
+    assert_int_equal(unlink(weights.text), 0);
+    expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=70"), 1);
+    output_says("1 selected runs still to evaluate at length");
+    assert_int_equal(count_status("out", "done", NULL), 8 * ROWS);
+}
+
+static void a_worker_that_dies_in_a_last_evaluation_is_not_replaced_for_ever(void **state)
+{
+    char id[RUN_ID_SIZE];
+    struct path final;
+    (void)state;
+    expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=70"), 0);
+    assert_int_equal(count_files("out/small/*/final.csv", &final), 4);
+    snprintf(id, sizeof id, "%.16s", final.text + strlen(in_folder("out/small/").text));
+    setenv("STATELAB_TEST_CRASH", id, 1);
+    expect(SWEEP("out", "--workers", "1", "--set", "select.final.id=80"), 1);
+    unsetenv("STATELAB_TEST_CRASH");
+    assert_int_equal(count_status("out", "done", NULL), 8 * ROWS);
+    expect(SWEEP("out", "--set", "select.final.id=80"), 0);
+    assert_int_equal(count_sequences("out", "test", "80"), 4);
+}
+
 static void a_folder_that_cannot_be_written_is_bad_input(void **state)
 {
     (void)state;
@@ -360,6 +469,11 @@ int main(void)
         SWEEP_TEST(runs_trained_beside_each_other_give_the_same_bytes),
         SWEEP_TEST(of_runs_that_die_together_only_the_bad_one_fails),
         SWEEP_TEST(two_that_start_the_same_sweep_share_it),
+        SWEEP_TEST(only_selected_runs_are_evaluated_at_length),
+        SWEEP_TEST(the_last_evaluation_is_the_same_bytes_for_any_number_of_workers),
+        SWEEP_TEST(an_open_choice_is_not_evaluated_at_length),
+        SWEEP_TEST(a_last_evaluation_that_fails_or_is_stopped_leaves_the_result),
+        SWEEP_TEST(a_worker_that_dies_in_a_last_evaluation_is_not_replaced_for_ever),
         SWEEP_TEST(a_folder_that_cannot_be_written_is_bad_input),
         SWEEP_TEST(killed_at_random_it_ends_with_the_same_results),
     };
