@@ -7,7 +7,8 @@
 #   make torture  a sweep killed 50 times                       make test-slurm  sweeps on a real Slurm, set up for it
 #
 # Variables: BUILD=build (output folder), SANITIZE=1, MARCH=x86-64-v3 (native, x86-64, ... for the CPU code), CC,
-# CUDA=0 (leave the GPU out; it is built where nvcc is found), CUDA_ARCH="80 86 89 90", NVCC.
+# CUDA=0 (leave the GPU out; it is built where nvcc is found), CUDA_ARCH="80 90", NVCC. Code for 8.0 runs on 8.6 and 8.9
+# too; with that of the last one goes PTX for later cards.
 
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS := $(MAKEFLAGS) -j$(shell nproc)
@@ -26,13 +27,13 @@ OPTIMISE := $(if $(SANITIZE),-O1 -fno-omit-frame-pointer -fsanitize=address$(,)u
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 
 CPPFLAGS += -I. -D_GNU_SOURCE
-CFLAGS += -std=c17 -g $(OPTIMISE) -march=$(MARCH) -fno-math-errno -fno-trapping-math -ffp-contract=fast -fopenmp $(WARNINGS)
+CFLAGS += -std=c17 -g $(OPTIMISE) -march=$(MARCH) -fno-math-errno -fno-trapping-math -ffp-contract=fast -fopenmp -fPIC $(WARNINGS)
 PKG_CFLAGS := $(shell pkg-config --cflags $(LIBRARIES) 2>/dev/null)
 LDLIBS := $(shell pkg-config --libs $(LIBRARIES) 2>/dev/null) -lm
 
 SOURCES := $(sort $(wildcard kernels/*.c kernels/cpu/*.c tasks/*.c attention/*.c harness/*.c))
 LIBRARY_SOURCES := $(filter-out harness/main.c,$(SOURCES))
-CUDA_TESTS := $(sort $(wildcard tests/test_cuda*.c tests/test_cuda*.cu tests/time_cuda*.c))
+CUDA_TESTS := $(sort $(wildcard tests/test_cuda*.c tests/time_cuda*.c))
 TESTS := $(filter-out $(CUDA_TESTS),$(sort $(wildcard tests/test_*.c)))
 TEST_SUPPORT := $(filter-out $(TESTS) $(CUDA_TESTS),$(sort $(wildcard tests/*.c)))
 # These are built a second time with real = double, where differences and oracles can be held to 1e-10.
@@ -42,14 +43,14 @@ DOUBLE_TESTS := $(filter tests/test_ops.c tests/test_attention.c tests/test_mode
 
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(SANITIZE),0,$(if $(NVCC),1,0))
-CUDA_ARCH ?= 80 86 89 90
+CUDA_ARCH ?= 80 90
 ifeq ($(CUDA),1)
 # The toolkit's folder; nvcc itself may be a link or a script elsewhere.
 CUDA_ROOT := $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^\#\$$ TOP=//p')
 CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/float/%.cu.o,$(sort $(wildcard kernels/cuda/*.cu)) tasks/cuda.cu)
 CUDA_LIBRARIES := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt -lpthread
 # Machine code for each architecture, and PTX of the last for later cards.
-NVCCFLAGS += $(if $(shell $(NVCC) --help | grep compress-mode),--compress-mode=size) -std=c++20 -O3 -I. -I$(BUILD) -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics \
+NVCCFLAGS += $(if $(shell $(NVCC) --help | grep compress-mode),--compress-mode=size) -std=c++20 -O3 -I. -I$(BUILD) -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
 	$(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch)$(,)code=sm_$(arch)) \
 	-gencode arch=compute_$(lastword $(CUDA_ARCH))$(,)code=compute_$(lastword $(CUDA_ARCH))
 CUDA_DEFINE := -DSTATELAB_CUDA
@@ -92,6 +93,9 @@ ifneq ($(CUDA),1)
 	@echo "  CUDA skipped: $(if $(NVCC),CUDA=0 or SANITIZE=1 was given,no nvcc found); the program runs on the CPU"
 endif
 $(BUILD)/libstatelab.a: $(call objects,float,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
+# All of it once, for the programs of a bundle.
+$(BUILD)/lib/libstatelab.so: $(call objects,float,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
+	@mkdir -p $(@D); echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libstatelab.so -o $@ $^ $(LDLIBS) $(CUDA_LIBRARIES)
 $(BUILD)/libstatelab_double.a: $(call objects,double,$(LIBRARY_SOURCES))
 $(BUILD)/%.a:
 	@rm -f $@
@@ -129,12 +133,11 @@ $(BUILD)/version: force
 
 # ---- test ----
 
-$(BUILD)/cuda/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
-	@mkdir -p $(@D)
-	@echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
-$(BUILD)/cuda/%: $(BUILD)/float/tests/%.cu.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/libstatelab.a
-	@mkdir -p $(@D)
-	@echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka $(CUDA_LIBRARIES)
+link_shared = @mkdir -p $(@D); echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+$(BUILD)/cuda/statelab: $(BUILD)/float/harness/main.o $(BUILD)/lib/libstatelab.so
+	$(link_shared)
+$(BUILD)/cuda/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/lib/libstatelab.so
+	$(link_shared)
 $(BUILD)/tests/%_double: $(BUILD)/double/tests/%.o $(call objects,double,$(TEST_SUPPORT)) $(BUILD)/libstatelab_double.a
 	@mkdir -p $(@D)
 	@echo "  ld $@"; $(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
@@ -154,9 +157,9 @@ test: deps-test
 	@$(MAKE) --no-print-directory $(BUILD)/statelab $(TEST_PROGRAMS)
 	@sh tests/run.sh $(BUILD)
 
-CUDA_PROGRAMS := $(patsubst tests/%,$(BUILD)/cuda/%,$(basename $(CUDA_TESTS)))
+CUDA_PROGRAMS := $(BUILD)/cuda/statelab $(patsubst tests/%.c,$(BUILD)/cuda/%,$(CUDA_TESTS))
 test-cuda: deps-test
-	@$(MAKE) --no-print-directory $(BUILD)/statelab $(CUDA_PROGRAMS)
+	@$(MAKE) --no-print-directory $(CUDA_PROGRAMS)
 	@sh tests/cuda.sh $(BUILD)/cuda
 
 torture: build
@@ -167,8 +170,8 @@ test-slurm: build
 # ---- bundle ----
 
 bundle: deps-test
-	@$(MAKE) --no-print-directory $(BUILD)/statelab $(CUDA_PROGRAMS)
-	sh tests/bundle.sh bundle $(BUILD)/statelab $(CUDA_PROGRAMS)
+	@$(MAKE) --no-print-directory $(CUDA_PROGRAMS)
+	sh tests/bundle.sh bundle $(CUDA_PROGRAMS)
 
 # ---- demo ----
 

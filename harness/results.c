@@ -78,7 +78,7 @@ static void write_set(struct csv_writer *writer, const struct set_result *set)
     csv_integer(writer, e->last_scored);
     csv_integer(writer, e->last_errors);
     csv_rounded(writer, rate(e->last_errors, e->last_scored));
-    csv_real(writer, -e->log_prob);
+    csv_real(writer, 0 - e->log_prob);
     csv_rounded(writer, e->majority);
 }
 
