@@ -303,11 +303,10 @@ static void backward(struct cuda_device *cuda, const struct gradients *g, const 
     multiply(cuda, g->dw_gate_up, dgate_up, operand(g->x, saved.x), 2 * F, C, N, true, true);
 }
 
-template <typename Element>
 static void fused_backward(struct cuda_device *cuda, const struct gradients *g, const real *w_gate_up,
                            const real *w_down, int N, int C, int F, real *scratch_memory)
 {
-    const scratch_arrays<Element> scratch = scratch_at<Element>(scratch_memory, true, N, C, F);
+    const scratch_arrays<__nv_bfloat16> scratch = scratch_at<__nv_bfloat16>(scratch_memory, true, N, C, F);
     const struct fused_feed_forward block = { .x = g->x,
                                               .w_gate_up = w_gate_up,
                                               .w_down = w_down,
@@ -320,7 +319,7 @@ static void fused_backward(struct cuda_device *cuda, const struct gradients *g, 
                                               .N = N,
                                               .F = F };
     cuda_fused_backward(cuda, &block);
-    const Element *dgate_up = scratch.dgate_up, *h = scratch.hidden;
+    const __nv_bfloat16 *dgate_up = scratch.dgate_up, *h = scratch.hidden;
     multiply(cuda, g->dw_down, operand(g->dy, scratch.dy), h, C, F, N, true, true);
     multiply(cuda, g->dw_gate_up, dgate_up, operand(g->x, scratch.x), 2 * F, C, N, true, true);
 }
@@ -347,12 +346,9 @@ void cuda_feed_forward_backward(struct device *device, real *dx, real *dw_gate_u
 {
     struct cuda_device *cuda = cuda_enter(device);
     const struct gradients gradients = { dx, dw_gate_up, dw_down, dy, x };
-    bool fused = cuda_fused_fits(cuda, C), bf16 = cuda->precision == PRECISION_BF16;
-    if (fused && bf16)
-        fused_backward<__nv_bfloat16>(cuda, &gradients, w_gate_up, w_down, N, C, F, scratch);
-    else if (fused)
-        fused_backward<float>(cuda, &gradients, w_gate_up, w_down, N, C, F, scratch);
-    else if (bf16)
+    if (cuda_fused_fits(cuda, C))
+        fused_backward(cuda, &gradients, w_gate_up, w_down, N, C, F, scratch);
+    else if (cuda->precision == PRECISION_BF16)
         backward<__nv_bfloat16>(cuda, &gradients, w_gate_up, w_down, saved, N, C, F, scratch);
     else
         backward<float>(cuda, &gradients, w_gate_up, w_down, saved, N, C, F, scratch);

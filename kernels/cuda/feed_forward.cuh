@@ -1,16 +1,15 @@
-/* The feed-forward block of a narrow model in one kernel each way, made in feed_forward_fused.cu. */
+/* The feed-forward block of a narrow model in bf16, one kernel each way: feed_forward_fused.cu. */
 #ifndef STATELAB_KERNELS_CUDA_FEED_FORWARD_CUH
 #define STATELAB_KERNELS_CUDA_FEED_FORWARD_CUH
 
 #include "kernels/cuda/device.cuh"
 
-/* Arrays as in ops.h, rows contiguous. Backward's results for the products of the weights' gradients are floats in tf32
- * and bf16 in bf16; the copies are written in bf16 only. */
+/* Arrays as in ops.h, rows contiguous. What the products of the weights' gradients read is written as bf16. */
 struct fused_feed_forward {
     const float *x, *w_gate_up, *w_down;
     const float *dy = nullptr;                  /* backward */
     float *y;                                   /* forward: y; backward: dx */
-    void *h = nullptr, *dgate_up = nullptr;     /* backward: [N, F], [N, 2F] */
+    void *h = nullptr, *dgate_up = nullptr;     /* backward, bf16: [N, F], [N, 2F] */
     void *x_copy = nullptr, *dy_copy = nullptr; /* backward, bf16: [N, C] */
     int N, F;
 };

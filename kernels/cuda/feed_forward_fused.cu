@@ -1,6 +1,6 @@
-/* The feed-forward block at width 64 in one kernel each way: a block of threads keeps 64 rows, the weights pass through
- * shared memory in slices of F, and gate, up and h live in registers only. Forward saves nothing: backward makes them
- * again. Bytes per row (float): forward 8C, backward 12C + 12F, then the weights' gradients. */
+/* The feed-forward block at width 64 and in bf16, in one kernel each way: a block of threads keeps 64 rows, the weights
+ * pass through shared memory in slices of F, and gate, up and h live in registers only. Forward saves nothing: backward
+ * makes them again. Bytes per row: forward 8C, backward 16C + 6F, then the weights' gradients. */
 #include "kernels/cuda/feed_forward.cuh"
 #include "kernels/cuda/mma.cuh"
 
@@ -11,6 +11,7 @@ enum {
     ROWS = 64,   /* of x in a block */
     SLICE = 64,  /* of F in shared memory at once */
     STAGES = 3,  /* slices under way */
+    TILES = 2,   /* of 16 rows that a warp owns */
     STRIDE = 68, /* of a row in shared memory: 4 more than 64, so that no two lanes of a fragment meet in a bank */
     THREADS = 256,
     WARPS = THREADS / 32
@@ -24,12 +25,12 @@ struct slice {
 /* ---- fragments of 16 depths. Which depth a lane's slot s holds is free, as long as left and right agree: `along`
  * takes t + 4s, `across` and an accumulator take 2t, 2t + 1, 2t + 8, 2t + 9 (t = lane % 4, g = lane / 4). ---- */
 
-template <bool BF16> struct left_fragment { /* rows g and g + 8 */
-    uint32_t bits[BF16 ? 4 : 8];
+struct left_fragment { /* rows g and g + 8 */
+    uint32_t bits[4];
 };
 
-template <bool BF16> struct right_fragment { /* column g */
-    uint32_t bits[BF16 ? 2 : 4];
+struct right_fragment { /* column g */
+    uint32_t bits[2];
 };
 
 static __device__ inline int lane_g()
@@ -54,77 +55,49 @@ static __device__ inline int across(int s)
 }
 
 /* value[half][s] is row g + 8 half at slot s. */
-template <bool BF16> static __device__ inline left_fragment<BF16> make_left(const float (&value)[2][4])
+static __device__ inline left_fragment make_left(const float (&value)[2][4])
 {
-    left_fragment<BF16> left;
+    left_fragment left;
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-        if constexpr (BF16) {
-            left.bits[half] = to_bf16x2(value[half][0], value[half][1]);
-            left.bits[2 + half] = to_bf16x2(value[half][2], value[half][3]);
-        } else {
-#pragma unroll
-            for (int s = 0; s < 4; s++)
-                left.bits[2 * s + half] = to_tf32(value[half][s]);
-        }
+    for (int half = 0; half < 2; half++) {
+        left.bits[half] = to_bf16x2(value[half][0], value[half][1]);
+        left.bits[2 + half] = to_bf16x2(value[half][2], value[half][3]);
+    }
     return left;
 }
 
-template <bool BF16> static __device__ inline right_fragment<BF16> make_right(const float (&value)[4])
+static __device__ inline right_fragment make_right(const float (&value)[4])
 {
-    right_fragment<BF16> right;
-    if constexpr (BF16) {
-        right.bits[0] = to_bf16x2(value[0], value[1]);
-        right.bits[1] = to_bf16x2(value[2], value[3]);
-    } else {
-#pragma unroll
-        for (int s = 0; s < 4; s++)
-            right.bits[s] = to_tf32(value[s]);
-    }
-    return right;
+    return { to_bf16x2(value[0], value[1]), to_bf16x2(value[2], value[3]) };
 }
 
 /* Row `row` of the tile at depths from `depth` on. */
-template <bool BF16>
-static __device__ inline right_fragment<BF16> right_along(const float (*tile)[STRIDE], int row, int depth)
+static __device__ inline right_fragment right_along(const float (*tile)[STRIDE], int row, int depth)
 {
     float value[4];
 #pragma unroll
     for (int s = 0; s < 4; s++)
         value[s] = tile[row][depth + along(s)];
-    return make_right<BF16>(value);
+    return make_right(value);
 }
 
 /* Column `column` of the tile at depths (rows) from `depth` on. */
-template <bool BF16>
-static __device__ inline right_fragment<BF16> right_across(const float (*tile)[STRIDE], int depth, int column)
+static __device__ inline right_fragment right_across(const float (*tile)[STRIDE], int depth, int column)
 {
     float value[4];
 #pragma unroll
     for (int s = 0; s < 4; s++)
         value[s] = tile[depth + across(s)][column];
-    return make_right<BF16>(value);
+    return make_right(value);
 }
 
-template <bool BF16>
-static __device__ inline void multiply(float (&sum)[4], const left_fragment<BF16> &left,
-                                       const right_fragment<BF16> &right)
+static __device__ inline void multiply(float (&sum)[4], const left_fragment &left, const right_fragment &right)
 {
-    if constexpr (BF16) {
-        mma<true>(sum, left.bits, right.bits);
-    } else {
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const uint32_t a[4] = { left.bits[4 * k], left.bits[4 * k + 1], left.bits[4 * k + 2],
-                                    left.bits[4 * k + 3] };
-            const uint32_t b[2] = { right.bits[2 * k], right.bits[2 * k + 1] };
-            mma<false>(sum, a, b);
-        }
-    }
+    mma<true>(sum, left.bits, right.bits);
 }
 
 /* Two neighbouring 16 x 8 results as a left operand of 16 depths. */
-template <bool BF16> static __device__ inline left_fragment<BF16> left_of_sums(const float (&sum)[2][4])
+static __device__ inline left_fragment left_of_sums(const float (&sum)[2][4])
 {
     float value[2][4];
 #pragma unroll
@@ -132,20 +105,19 @@ template <bool BF16> static __device__ inline left_fragment<BF16> left_of_sums(c
 #pragma unroll
         for (int s = 0; s < 4; s++)
             value[half][s] = sum[s / 2][2 * half + s % 2];
-    return make_left<BF16>(value);
+    return make_left(value);
 }
 
 /* ---- one block ---- */
 
 /* How the warps share the work: BANDS bands of 16 TILES rows, each with SHARES warps that split a slice. */
-template <int TILES> struct layout {
+struct layout {
     static constexpr int bands = ROWS / (16 * TILES), shares = WARPS / bands, units = SLICE / shares / 16;
 };
 
 /* A band of rows of x or dy as left operands, 0 beyond the last row. */
-template <bool BF16, int TILES>
-static __device__ inline void load_band(left_fragment<BF16> (&to)[TILES][WIDTH / 16], const float *from, int row,
-                                        int rows, int (*depth)(int s))
+static __device__ inline void load_band(left_fragment (&to)[TILES][WIDTH / 16], const float *from, int row, int rows,
+                                        int (*depth)(int s))
 {
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
@@ -159,7 +131,7 @@ static __device__ inline void load_band(left_fragment<BF16> (&to)[TILES][WIDTH /
                     int n = row + 16 * tile + 8 * half + lane_g();
                     value[half][s] = n < rows ? from[(size_t)n * WIDTH + 16 * k + depth(s)] : 0.0f;
                 }
-            to[tile][k] = make_left<BF16>(value);
+            to[tile][k] = make_left(value);
         }
 }
 
@@ -203,32 +175,31 @@ static __device__ inline void for_each_slice(struct slice *slices, const struct 
 }
 
 /* gate and up of the 16 hidden units from f on, of which tile j's column g is unit row(j). */
-template <bool BF16, int TILES, typename Row>
+template <typename Row>
 static __device__ inline void multiply_gate_up(float (&gate)[TILES][2][4], float (&up)[TILES][2][4],
-                                               const left_fragment<BF16> (&x)[TILES][WIDTH / 16],
-                                               const struct slice *slice, Row row)
+                                               const left_fragment (&x)[TILES][WIDTH / 16], const struct slice *slice,
+                                               Row row)
 {
 #pragma unroll
     for (int k = 0; k < WIDTH / 16; k++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            right_fragment<BF16> w_gate = right_along<BF16>(slice->gate, row(j), 16 * k);
-            right_fragment<BF16> w_up = right_along<BF16>(slice->up, row(j), 16 * k);
+            right_fragment w_gate = right_along(slice->gate, row(j), 16 * k);
+            right_fragment w_up = right_along(slice->up, row(j), 16 * k);
 #pragma unroll
             for (int tile = 0; tile < TILES; tile++) {
-                multiply<BF16>(gate[tile][j], x[tile][k], w_gate);
-                multiply<BF16>(up[tile][j], x[tile][k], w_up);
+                multiply(gate[tile][j], x[tile][k], w_gate);
+                multiply(up[tile][j], x[tile][k], w_up);
             }
         }
 }
 
 /* out [N, WIDTH] = the sum over the shares of their warps' parts, in order. Shared memory is free by now. */
-template <int TILES>
 static __device__ inline void store_sums(float *out, int N, float (*parts)[ROWS][STRIDE],
                                          const float (&sum)[TILES][WIDTH / 8][4])
 {
-    int warp = threadIdx.x / 32, share = warp % layout<TILES>::shares;
-    int row = warp / layout<TILES>::shares * 16 * TILES + lane_g();
+    int warp = threadIdx.x / 32, share = warp % layout::shares;
+    int row = warp / layout::shares * 16 * TILES + lane_g();
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
@@ -240,16 +211,16 @@ static __device__ inline void store_sums(float *out, int N, float (*parts)[ROWS]
     for (int i = threadIdx.x; i < ROWS * WIDTH; i += THREADS) {
         int n = i / WIDTH, c = i % WIDTH;
         float total = parts[0][n][c];
-        for (int other = 1; other < layout<TILES>::shares; other++)
+        for (int other = 1; other < layout::shares; other++)
             total += parts[other][n][c];
         if (blockIdx.x * ROWS + n < (unsigned)N)
             out[((size_t)blockIdx.x * ROWS + n) * WIDTH + c] = total;
     }
 }
 
-template <bool BF16> static __device__ inline float sigmoid(float x)
+static __device__ inline float sigmoid(float x)
 {
-    return BF16 ? __fdividef(1.0f, 1.0f + __expf(-x)) : 1.0f / (1.0f + expf(-x));
+    return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
 /* ---- forward ---- */
@@ -260,66 +231,52 @@ static __device__ inline int permuted(int g)
     return g / 2 + g % 2 * 4;
 }
 
-template <bool BF16, int TILES>
 static __device__ inline void forward_slice(float (&y)[TILES][WIDTH / 8][4],
-                                            const left_fragment<BF16> (&x)[TILES][WIDTH / 16],
-                                            const struct slice *slice)
+                                            const left_fragment (&x)[TILES][WIDTH / 16], const struct slice *slice)
 {
-    int share = threadIdx.x / 32 % layout<TILES>::shares;
+    int share = threadIdx.x / 32 % layout::shares;
 #pragma unroll
-    for (int unit = 0; unit < layout<TILES>::units; unit++) {
-        int f = 16 * (share * layout<TILES>::units + unit);
+    for (int unit = 0; unit < layout::units; unit++) {
+        int f = 16 * (share * layout::units + unit);
         float gate[TILES][2][4] = {}, up[TILES][2][4] = {};
-        multiply_gate_up<BF16, TILES>(gate, up, x, slice, [&](int j) { return f + 8 * j + permuted(lane_g()); });
-        left_fragment<BF16> h[TILES];
+        multiply_gate_up(gate, up, x, slice, [&](int j) { return f + 8 * j + permuted(lane_g()); });
+        left_fragment h[TILES];
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                up[tile][i / 4][i % 4] *= gate[tile][i / 4][i % 4] * sigmoid<BF16>(gate[tile][i / 4][i % 4]);
-            h[tile] = left_of_sums<BF16>(up[tile]);
+                up[tile][i / 4][i % 4] *= gate[tile][i / 4][i % 4] * sigmoid(gate[tile][i / 4][i % 4]);
+            h[tile] = left_of_sums(up[tile]);
         }
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; n++) {
-            right_fragment<BF16> down = right_along<BF16>(slice->down, 8 * n + lane_g(), f);
+            right_fragment down = right_along(slice->down, 8 * n + lane_g(), f);
 #pragma unroll
             for (int tile = 0; tile < TILES; tile++)
-                multiply<BF16>(y[tile][n], h[tile], down);
+                multiply(y[tile][n], h[tile], down);
         }
     }
 }
 
-template <bool BF16, int TILES, bool VECTOR>
+template <bool VECTOR>
 static __global__ void __launch_bounds__(THREADS)
     fused_forward_kernel(const __grid_constant__ struct fused_feed_forward block)
 {
     cuda_wait();
     extern __shared__ __align__(16) unsigned char shared[];
     struct slice *slices = reinterpret_cast<struct slice *>(shared);
-    int row = blockIdx.x * ROWS + threadIdx.x / 32 / layout<TILES>::shares * 16 * TILES;
-    left_fragment<BF16> x[TILES][WIDTH / 16];
+    int row = blockIdx.x * ROWS + threadIdx.x / 32 / layout::shares * 16 * TILES;
+    left_fragment x[TILES][WIDTH / 16];
     float y[TILES][WIDTH / 8][4] = {};
     start_slices<VECTOR>(slices, block);
-    load_band<BF16, TILES>(x, block.x, row, block.N, along);
-    for_each_slice<VECTOR>(slices, block,
-                           [&](const struct slice *slice, int) { forward_slice<BF16, TILES>(y, x, slice); });
-    store_sums<TILES>(block.y, block.N, reinterpret_cast<float(*)[ROWS][STRIDE]>(shared), y);
+    load_band(x, block.x, row, block.N, along);
+    for_each_slice<VECTOR>(slices, block, [&](const struct slice *slice, int) { forward_slice(y, x, slice); });
+    store_sums(block.y, block.N, reinterpret_cast<float(*)[ROWS][STRIDE]>(shared), y);
 }
 
 /* ---- backward ---- */
 
 /* Two hidden units next to each other, f and f + 1, of one row. */
-static __device__ inline void store_pair(float *row, int f, int F, float first, float second)
-{
-    if (F % 2 == 0 && f < F) {
-        *reinterpret_cast<float2 *>(row + f) = make_float2(first, second);
-    } else if (f < F) {
-        row[f] = first;
-        if (f + 1 < F)
-            row[f + 1] = second;
-    }
-}
-
 static __device__ inline void store_pair(__nv_bfloat16 *row, int f, int F, float first, float second)
 {
     if (F % 2 == 0 && f < F) {
@@ -331,21 +288,18 @@ static __device__ inline void store_pair(__nv_bfloat16 *row, int f, int F, float
     }
 }
 
-template <bool BF16> using stored = std::conditional_t<BF16, __nv_bfloat16, float>;
-
 /* SwiGLU's backward on 16 rows x 8 units from f on: gate, up and dh become dgate, dup and h, and are stored. */
-template <bool BF16>
 static __device__ inline void differentiate(float (&gate)[4], float (&up)[4], float (&dh)[4],
                                             const struct fused_feed_forward &block, int row, int f)
 {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        float g = gate[e], u = up[e], d = dh[e], s = sigmoid<BF16>(g);
+        float g = gate[e], u = up[e], d = dh[e], s = sigmoid(g);
         gate[e] = d * u * s * (1.0f + g * (1.0f - s));
         up[e] = d * g * s;
         dh[e] = g * s * u;
     }
-    stored<BF16> *h = static_cast<stored<BF16> *>(block.h), *dgate_up = static_cast<stored<BF16> *>(block.dgate_up);
+    __nv_bfloat16 *h = static_cast<__nv_bfloat16 *>(block.h), *dgate_up = static_cast<__nv_bfloat16 *>(block.dgate_up);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         size_t n = row + 8 * half + lane_g();
@@ -358,44 +312,43 @@ static __device__ inline void differentiate(float (&gate)[4], float (&up)[4], fl
     }
 }
 
-template <bool BF16, int TILES>
-static __device__ inline void
-backward_slice(float (&dx)[TILES][WIDTH / 8][4], const left_fragment<BF16> (&x)[TILES][WIDTH / 16],
-               const left_fragment<BF16> (&dy)[TILES][WIDTH / 16], const struct slice *slice,
-               const struct fused_feed_forward &block, int row, int first)
+static __device__ inline void backward_slice(float (&dx)[TILES][WIDTH / 8][4],
+                                             const left_fragment (&x)[TILES][WIDTH / 16],
+                                             const left_fragment (&dy)[TILES][WIDTH / 16], const struct slice *slice,
+                                             const struct fused_feed_forward &block, int row, int first)
 {
-    int share = threadIdx.x / 32 % layout<TILES>::shares;
+    int share = threadIdx.x / 32 % layout::shares;
 #pragma unroll
-    for (int unit = 0; unit < layout<TILES>::units; unit++) {
-        int f = 16 * (share * layout<TILES>::units + unit);
+    for (int unit = 0; unit < layout::units; unit++) {
+        int f = 16 * (share * layout::units + unit);
         float gate[TILES][2][4] = {}, up[TILES][2][4] = {}, dh[TILES][2][4] = {};
-        multiply_gate_up<BF16, TILES>(gate, up, x, slice, [&](int j) { return f + 8 * j + lane_g(); });
+        multiply_gate_up(gate, up, x, slice, [&](int j) { return f + 8 * j + lane_g(); });
 #pragma unroll
         for (int k = 0; k < WIDTH / 16; k++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                right_fragment<BF16> down = right_across<BF16>(slice->down, 16 * k, f + 8 * j + lane_g());
+                right_fragment down = right_across(slice->down, 16 * k, f + 8 * j + lane_g());
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++)
-                    multiply<BF16>(dh[tile][j], dy[tile][k], down);
+                    multiply(dh[tile][j], dy[tile][k], down);
             }
-        left_fragment<BF16> dgate[TILES], dup[TILES];
+        left_fragment dgate[TILES], dup[TILES];
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                differentiate<BF16>(gate[tile][j], up[tile][j], dh[tile][j], block, row + 16 * tile, first + f + 8 * j);
-            dgate[tile] = left_of_sums<BF16>(gate[tile]);
-            dup[tile] = left_of_sums<BF16>(up[tile]);
+                differentiate(gate[tile][j], up[tile][j], dh[tile][j], block, row + 16 * tile, first + f + 8 * j);
+            dgate[tile] = left_of_sums(gate[tile]);
+            dup[tile] = left_of_sums(up[tile]);
         }
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; n++) {
-            right_fragment<BF16> w_gate = right_across<BF16>(slice->gate, f, 8 * n + lane_g());
-            right_fragment<BF16> w_up = right_across<BF16>(slice->up, f, 8 * n + lane_g());
+            right_fragment w_gate = right_across(slice->gate, f, 8 * n + lane_g());
+            right_fragment w_up = right_across(slice->up, f, 8 * n + lane_g());
 #pragma unroll
             for (int tile = 0; tile < TILES; tile++) {
-                multiply<BF16>(dx[tile][n], dgate[tile], w_gate);
-                multiply<BF16>(dx[tile][n], dup[tile], w_up);
+                multiply(dx[tile][n], dgate[tile], w_gate);
+                multiply(dx[tile][n], dup[tile], w_up);
             }
         }
     }
@@ -416,30 +369,29 @@ static __device__ inline void copy_rows(const struct fused_feed_forward &block)
     }
 }
 
-template <bool BF16, int TILES, bool VECTOR>
+template <bool VECTOR>
 static __global__ void __launch_bounds__(THREADS)
     fused_backward_kernel(const __grid_constant__ struct fused_feed_forward block)
 {
     cuda_wait();
     extern __shared__ __align__(16) unsigned char shared[];
     struct slice *slices = reinterpret_cast<struct slice *>(shared);
-    int row = blockIdx.x * ROWS + threadIdx.x / 32 / layout<TILES>::shares * 16 * TILES;
-    left_fragment<BF16> x[TILES][WIDTH / 16], dy[TILES][WIDTH / 16];
+    int row = blockIdx.x * ROWS + threadIdx.x / 32 / layout::shares * 16 * TILES;
+    left_fragment x[TILES][WIDTH / 16], dy[TILES][WIDTH / 16];
     float dx[TILES][WIDTH / 8][4] = {};
     start_slices<VECTOR>(slices, block);
-    load_band<BF16, TILES>(x, block.x, row, block.N, along);
-    load_band<BF16, TILES>(dy, block.dy, row, block.N, across);
-    if constexpr (BF16)
-        copy_rows(block);
+    load_band(x, block.x, row, block.N, along);
+    load_band(dy, block.dy, row, block.N, across);
+    copy_rows(block);
     for_each_slice<VECTOR>(slices, block, [&](const struct slice *slice, int first) {
-        backward_slice<BF16, TILES>(dx, x, dy, slice, block, row, first);
+        backward_slice(dx, x, dy, slice, block, row, first);
     });
-    store_sums<TILES>(block.y, block.N, reinterpret_cast<float(*)[ROWS][STRIDE]>(shared), dx);
+    store_sums(block.y, block.N, reinterpret_cast<float(*)[ROWS][STRIDE]>(shared), dx);
 }
 
 /* ---- launches ---- */
 
-static_assert(sizeof(struct slice) * STAGES >= sizeof(float) * layout<2>::shares * ROWS * STRIDE, "room for the sums");
+static_assert(sizeof(struct slice) * STAGES >= sizeof(float) * layout::shares * ROWS * STRIDE, "room for the sums");
 
 bool cuda_fused_fits(const struct cuda_device *cuda, int C)
 {
@@ -466,18 +418,10 @@ static bool in_vectors(const struct fused_feed_forward *block)
 
 void cuda_fused_forward(struct cuda_device *cuda, const struct fused_feed_forward *block)
 {
-    bool vector = in_vectors(block);
-    if (cuda->precision == PRECISION_BF16)
-        launch(cuda, block, vector ? fused_forward_kernel<true, 2, true> : fused_forward_kernel<true, 2, false>);
-    else
-        launch(cuda, block, vector ? fused_forward_kernel<false, 2, true> : fused_forward_kernel<false, 2, false>);
+    launch(cuda, block, in_vectors(block) ? fused_forward_kernel<true> : fused_forward_kernel<false>);
 }
 
 void cuda_fused_backward(struct cuda_device *cuda, const struct fused_feed_forward *block)
 {
-    bool vector = in_vectors(block);
-    if (cuda->precision == PRECISION_BF16)
-        launch(cuda, block, vector ? fused_backward_kernel<true, 2, true> : fused_backward_kernel<true, 2, false>);
-    else
-        launch(cuda, block, vector ? fused_backward_kernel<false, 1, true> : fused_backward_kernel<false, 1, false>);
+    launch(cuda, block, in_vectors(block) ? fused_backward_kernel<true> : fused_backward_kernel<false>);
 }
