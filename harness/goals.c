@@ -86,18 +86,18 @@ static int read_report(const struct node *select, char *const *swept, int swept_
 }
 
 /* final: {set: sequences} */
-static int read_final(const struct node *root, const struct node *final, struct selection *selection,
+static int read_final(const struct node *root, const struct node *sets, struct selection *selection,
                       struct error *error)
 {
-    if (!final)
+    if (!sets)
         return 0;
-    if (final->kind != NODE_MAPPING || final->count == 0)
-        return node_error(final, error, "final: write {SET: SEQUENCES}, like {id: 400000}");
-    selection->finals = calloc((size_t) final->count, sizeof *selection->finals);
+    if (sets->kind != NODE_MAPPING)
+        return node_error(sets, error, "final: write {SET: SEQUENCES}, like {id: 400000}");
+    selection->finals = calloc((size_t)sets->count + 1, sizeof *selection->finals);
     if (!selection->finals)
         return error_set(error, "out of memory");
-    for (int i = 0; i < final->count; i++) {
-        const struct node *key = final->pairs[i].key, *value = final->pairs[i].item;
+    for (int i = 0; i < sets->count; i++) {
+        const struct node *key = sets->pairs[i].key, *value = sets->pairs[i].item;
         struct final_set *to = &selection->finals[i];
         struct eval_options options;
         struct error reason = { "" };

@@ -245,6 +245,7 @@ static enum job_end evaluate_finally(struct job *job, struct error *error)
     if (!model)
         return *job->worker->beside > 1 && error->memory ? JOB_CROWDED : JOB_FAILED;
     struct run_result result = { 0 };
+    view_of(job)->loss = NAN;
     int status = weights_read(model, path_in(job->folder.text, "model.safetensors").text, error);
     if (status == 0)
         status = final_evaluate(model, select, job->worker->stop, &result, error);

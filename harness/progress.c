@@ -42,10 +42,21 @@ void progress_duration(double seconds, char *text, size_t size)
 
 static int wanted_finished(const struct progress *progress)
 {
+    const struct collection *collection = progress->collection;
+    const bool *finished = progress->finishing ? collection->final : collection->finished;
     int count = 0;
-    for (int run = 0; run < progress->collection->experiment->run_count; run++)
-        count += progress->wanted[run] && progress->collection->finished[run];
+    for (int run = 0; run < collection->experiment->run_count; run++)
+        count += progress->wanted[run] && finished[run];
     return count;
+}
+
+/* Runs that nobody has finished yet. */
+static int waiting(const struct progress *progress, const struct sweep_counts *counts)
+{
+    int wanted = 0;
+    for (int run = 0; run < progress->collection->experiment->run_count; run++)
+        wanted += progress->wanted[run];
+    return progress->finishing ? wanted - wanted_finished(progress) : counts->waiting;
 }
 
 void progress_begin(struct progress *progress)
@@ -109,13 +120,13 @@ static void draw_header(const struct progress *progress, double now)
     }
     double elapsed = now - progress->start;
     double done = wanted_finished(progress) - progress->finished_before + work_in_hand(progress);
-    double left = counts.waiting - work_in_hand(progress);
+    double left = waiting(progress, &counts) - work_in_hand(progress);
     char eta[32] = "?";
     if (done > 0.02 && left >= 0)
         progress_duration(elapsed * left / done, eta, sizeof eta);
-    fprintf(stderr, "%d of %d done, %d running, %d failed, %.3g tokens/s, %s to go\033[K\n", counts.done,
-            counts.planned - counts.unneeded, running, counts.failed + counts.diverged,
-            (double)tokens / (elapsed > 0 ? elapsed : 1), eta);
+    fprintf(stderr, "%d of %d done, %d %s, %d failed, %.3g tokens/s, %s to go\033[K\n", counts.done,
+            counts.planned - counts.unneeded, running, progress->finishing ? "in evaluation" : "running",
+            counts.failed + counts.diverged, (double)tokens / (elapsed > 0 ? elapsed : 1), eta);
 }
 
 static void draw_worker(const struct progress *progress, const struct worker_view *view, int columns)

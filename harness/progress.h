@@ -8,7 +8,8 @@ struct progress {
     const struct collection *collection;
     const bool *wanted;
     const struct worker_shared *shared;
-    int views; /* of all workers */
+    int views;      /* of all workers */
+    bool finishing; /* the wanted runs wait for select.final */
     bool terminal;
     int drawn;           /* lines of the picture on the screen */
     int finished_before; /* wanted runs that were finished when it began */

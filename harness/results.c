@@ -237,15 +237,15 @@ int run_result_read(const char *folder, const char *id, struct run_result *resul
 bool run_final_read(const char *folder, const char *id, const char *asked, struct run_result *result)
 {
     struct csv_table table;
-    struct run_result final;
-    if (read_file(path_in(path_in(folder, id).text, "final.csv"), id, &table, &final, NULL) != 0)
+    struct run_result longer;
+    if (read_file(path_in(path_in(folder, id).text, "final.csv"), id, &table, &longer, NULL) != 0)
         return false;
-    bool same = final.sets && strcmp(cell(&table, 1, "final"), asked) == 0;
+    bool same = longer.sets && strcmp(cell(&table, 1, "final"), asked) == 0;
     for (int i = 0; same && i < result->set_count; i++)
-        for (int k = 0; k < final.set_count && !result->sets[i].validation; k++)
-            if (strcmp(final.sets[k].name, result->sets[i].name) == 0)
-                result->sets[i] = final.sets[k];
-    run_result_free(&final);
+        for (int k = 0; k < longer.set_count && !result->sets[i].validation; k++)
+            if (strcmp(longer.sets[k].name, result->sets[i].name) == 0)
+                result->sets[i] = longer.sets[k];
+    run_result_free(&longer);
     csv_free(&table);
     return same;
 }

@@ -419,7 +419,11 @@ static int work(struct sweep *sweep, int waiting, bool *interrupted, struct erro
     sigaddset(&signals, SIGCHLD);
     sigprocmask(SIG_BLOCK, &signals, &old);
     sweep->progress = (struct progress){
-        .collection = &sweep->collection, .wanted = sweep->wanted, .shared = sweep->shared, .views = views
+        .collection = &sweep->collection,
+        .wanted = sweep->finishing ? sweep->finals : sweep->wanted,
+        .finishing = sweep->finishing,
+        .shared = sweep->shared,
+        .views = views,
     };
     progress_begin(&sweep->progress);
     for (int i = 0; i < sweep->workers; i++)
