@@ -27,7 +27,7 @@ double metric_value(enum metric metric, const struct evaluation *evaluation)
     case METRIC_LAST_ACCURACY:
         return share(evaluation->last_scored - evaluation->last_errors, evaluation->last_scored);
     case METRIC_LOSS:
-        return evaluation->scored > 0 ? -evaluation->log_prob : NAN;
+        return evaluation->scored > 0 ? 0 - evaluation->log_prob : NAN; /* never -0 */
     }
     return NAN;
 }

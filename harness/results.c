@@ -169,7 +169,7 @@ static void read_set(const struct csv_table *table, size_t row, struct set_resul
         .sequence_errors = integer(table, row, "sequence_errors"),
         .last_scored = integer(table, row, "last_scored"),
         .last_errors = integer(table, row, "last_errors"),
-        .log_prob = -number(table, row, "loss"),
+        .log_prob = 0 - number(table, row, "loss"),
         .majority = number(table, row, "majority"),
     };
     set->interval = (struct interval){ number(table, row, "error_low"), number(table, row, "error_high") };
