@@ -2,13 +2,17 @@
 #include "harness/bench.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <omp.h>
+
 #include "harness/claim.h"
+#include "harness/lanes.h"
 #include "harness/options.h"
 #include "harness/trainer.h"
 
@@ -18,58 +22,117 @@ static void ignore_row(struct train_log *log, const struct train_state *state)
     (void)state;
 }
 
-/* Seconds per step, over `steps` steps; less than 0 with a message if the device failed. */
-static double time_steps(struct trainer *trainer, int steps, struct error *error)
+/* ---- steps, of one model or of several at once ---- */
+
+/* A model that trains in a thread and on a device of its own. */
+struct bench_lane {
+    pthread_t thread;
+    struct device *device;
+    struct trainer *trainer;
+    int threads, steps, result;
+    struct error error;
+};
+
+struct bench_group {
+    struct bench_lane lane[LANES_MOST];
+    int count;
+};
+
+static void *train(void *context)
 {
+    struct bench_lane *lane = context;
     struct train_log log = { ignore_row };
-    double start = monotonic_seconds();
-    if (trainer_advance(trainer, steps, &log, NULL, error) != 0)
-        return -1;
-    (void)trainer_state(trainer); /* waits for the device */
-    return (monotonic_seconds() - start) / steps;
+    omp_set_num_threads(lane->threads);
+    lane->result = trainer_advance(lane->trainer, lane->steps, &log, NULL, &lane->error);
+    (void)trainer_state(lane->trainer); /* waits for the device */
+    if (lane->result == 0)
+        lane->result = lane->device->ops->check(lane->device, &lane->error);
+    return NULL;
 }
 
-/* As many steps as fit into so many seconds, in whole strides; at least one step. */
-static int steps_within(const struct trainer *trainer, double seconds, double one)
+/* Seconds per step of all lanes together while each does `steps`; less than 0 with a message if one failed. */
+static double time_steps(struct bench_group *group, int steps, struct error *error)
 {
-    int steps = one > 0 && seconds > one ? (int)(seconds / one) : 1, stride = trainer_stride(trainer);
+    int begun = 0, failed = 0;
+    double start = monotonic_seconds();
+    for (; begun < group->count && failed == 0; begun += failed == 0) {
+        group->lane[begun].steps = steps;
+        failed = pthread_create(&group->lane[begun].thread, NULL, train, &group->lane[begun]);
+    }
+    if (failed)
+        error_set(error, "cannot start a thread: %s", strerror(failed));
+    for (int i = 0; i < begun; i++) {
+        pthread_join(group->lane[i].thread, NULL);
+        if (group->lane[i].result != 0 && !failed)
+            *error = group->lane[i].error;
+        failed = failed || group->lane[i].result != 0;
+    }
+    return failed ? -1 : (monotonic_seconds() - start) / ((double)steps * group->count);
+}
+
+/* As many steps of each lane as fit into so many seconds, in whole strides; at least one step. */
+static int steps_within(const struct bench_group *group, double seconds, double one)
+{
+    double fit = seconds / (one * group->count);
+    int steps = fit > 1 ? (int)fit : 1, stride = trainer_stride(group->lane[0].trainer);
     return steps > stride ? steps - steps % stride : steps;
 }
 
 /* After a warm-up, in which the device records the steps and their length is estimated. */
-static int measure_steps(struct trainer *trainer, double *times, int repeats, double seconds, struct error *error)
+static int measure_steps(struct bench_group *group, double *times, int repeats, double seconds, struct error *error)
 {
     double one = 0;
     for (int i = 0; i < 2 && one >= 0; i++)
-        one = time_steps(trainer, 2, error);
+        one = time_steps(group, 2, error);
     for (int i = 0; i < 2 && one >= 0; i++)
-        one = time_steps(trainer, steps_within(trainer, seconds / 4, one), error);
-    int steps = steps_within(trainer, seconds, one);
+        one = time_steps(group, steps_within(group, seconds / 4, one), error);
+    int steps = one >= 0 ? steps_within(group, seconds, one) : 0;
     for (int i = 0; i < repeats && one >= 0; i++)
-        one = times[i] = time_steps(trainer, steps, error);
+        one = times[i] = time_steps(group, steps, error);
     return one >= 0 ? 0 : -1;
 }
 
-int bench_step(const struct run_config *config, const struct device_choice *choice, int repeats, double seconds,
-               struct spread *step, struct error *error)
+static int open_lanes(struct bench_group *group, const struct run_config *config, const struct device_choice *choice,
+                      int lanes, struct error *error)
+{
+    int threads = choice->threads / lanes > 1 ? choice->threads / lanes : 1;
+    struct device_choice share = *choice;
+    share.threads = threads;
+    device_prepare(&share, 0, lanes);
+    while (group->count < lanes) {
+        struct bench_lane *lane = &group->lane[group->count++];
+        lane->threads = threads;
+        lane->device = device_open(&share, 0, (enum precision)config->train.precision, error);
+        lane->trainer = lane->device ? trainer_open(config, lane->device, error) : NULL;
+        if (!lane->trainer)
+            return -1;
+    }
+    return 0;
+}
+
+static void close_lanes(struct bench_group *group)
+{
+    for (int i = 0; i < group->count; i++) {
+        trainer_close(group->lane[i].trainer);
+        if (group->lane[i].device)
+            group->lane[i].device->ops->close(group->lane[i].device);
+    }
+}
+
+int bench_step(const struct run_config *config, const struct device_choice *choice, int lanes, int repeats,
+               double seconds, struct spread *step, struct error *error)
 {
     struct run_config endless = *config;
+    struct bench_group group = { .count = 0 };
     double times[BENCH_REPEATS_AT_MOST];
     endless.train.steps = 1 << 30;
     endless.train.log_every = 1 << 30;
-    struct device *device = device_open(choice, 0, (enum precision)config->train.precision, error);
-    struct trainer *trainer = device ? trainer_open(&endless, device, error) : NULL;
-    int result = trainer ? 0 : -1;
-    if (trainer) {
-        result = measure_steps(trainer, times, repeats, seconds, error);
-        if (result == 0)
-            *step = spread_of(times, (size_t)repeats);
-        if (result == 0)
-            result = device->ops->check(device, error);
-        trainer_close(trainer);
-    }
-    if (device)
-        device->ops->close(device);
+    int result = open_lanes(&group, &endless, choice, lanes, error);
+    if (result == 0)
+        result = measure_steps(&group, times, repeats, seconds, error);
+    if (result == 0)
+        *step = spread_of(times, (size_t)repeats);
+    close_lanes(&group);
     return result;
 }
 

@@ -8,9 +8,10 @@
 
 enum { BENCH_REPEATS_AT_MOST = 1000 };
 
-/* Seconds per step of training, over `repeats` stretches of about `seconds` each. */
-int bench_step(const struct run_config *config, const struct device_choice *choice, int repeats, double seconds,
-               struct spread *step, struct error *error);
+/* Seconds per step of `lanes` (at most LANES_MOST) models that train at once, their steps counted together, over
+ * `repeats` stretches of about `seconds` each. */
+int bench_step(const struct run_config *config, const struct device_choice *choice, int lanes, int repeats,
+               double seconds, struct spread *step, struct error *error);
 
 /* One attention layer with its projections and default options, on random input. */
 struct bench_attention {

@@ -6,12 +6,13 @@
 #include "harness/bench.h"
 #include "harness/command_line.h"
 #include "harness/commands.h"
+#include "harness/lanes.h"
 #include "harness/shipped.h"
 #include "harness/table.h"
 
 struct bench_flags {
     const char *device, *repeats, *format;
-    const char *config, *attention;              /* step */
+    const char *config, *attention, *pack;       /* step */
     const char *batch, *heads, *head_dim, *most; /* attention */
     struct repeated sets;
 };
@@ -20,7 +21,7 @@ struct measuring {
     struct table_source source;
     const struct bench_flags *flags;
     struct device_choice device;
-    int repeats;
+    int repeats, pack;
     struct error *error; /* of the first failure */
     bool failed;
 };
@@ -60,30 +61,39 @@ static void write_milliseconds(struct csv_writer *writer, double seconds)
     csv_rounded(writer, round(seconds * 1e7) / 1e4);
 }
 
-static void measure_step(const struct measuring *measuring, const struct run_config *config, struct csv_writer *writer)
+/* Writes one row; `alone` is the seconds per step of one run, 0 if this is that one. The seconds per step, or less than
+ * 0. */
+static double measure_step(struct measuring *measuring, const struct run_config *config, int pack, double alone,
+                           struct csv_writer *writer)
 {
     struct spread step;
-    if (bench_step(config, &measuring->device, measuring->repeats, 1, &step, measuring->error) != 0) {
-        ((struct measuring *)measuring)->failed = true;
-        return;
+    if (bench_step(config, &measuring->device, pack, measuring->repeats, 1, &step, measuring->error) != 0) {
+        measuring->failed = true;
+        return -1;
     }
     const struct task_parameters *base = config->task_parameters;
     double tokens = (double)config->train.batch * base->seq_len;
+    int threads = measuring->device.threads / pack;
     csv_text(writer, config->attention->name);
     csv_integer(writer, config->train.batch);
     csv_integer(writer, base->seq_len);
-    csv_integer(writer, measuring->device.threads);
+    csv_integer(writer, threads > 1 ? threads : 1);
     write_milliseconds(writer, step.median);
     write_milliseconds(writer, step.min);
     write_milliseconds(writer, step.max);
     csv_integer(writer, (int64_t)(tokens / step.median));
+    csv_integer(writer, pack);
+    csv_rounded(writer, round(10 / step.median) / 10);
+    csv_rounded(writer, alone > 0 ? round(1e3 * alone / step.median) / 1e3 : 1);
     csv_end_row(writer);
+    return step.median;
 }
 
 static void write_steps(const struct table_source *source, struct csv_writer *writer)
 {
     static const char *const columns[] = { "attention", "batch",  "seq_len",           "threads", "ms_per_step",
-                                           "ms_min",    "ms_max", "tokens_per_second", NULL };
+                                           "ms_min",    "ms_max", "tokens_per_second", "pack",    "steps_per_second",
+                                           "over_one",  NULL };
     struct measuring *measuring = (struct measuring *)source;
     const struct bench_flags *flags = measuring->flags;
     for (int i = 0; columns[i]; i++)
@@ -95,7 +105,9 @@ static void write_steps(const struct table_source *source, struct csv_writer *wr
         overrides ? experiment_load(file.text, overrides, flags->sets.count, measuring->error) : NULL;
     struct run_config config;
     if (experiment && resolve(experiment, flags->attention, &config, measuring->error) == 0) {
-        measure_step(measuring, &config, writer);
+        double alone = measure_step(measuring, &config, 1, 0, writer);
+        if (alone > 0 && measuring->pack > 1)
+            measure_step(measuring, &config, measuring->pack, alone, writer);
         run_config_free(&config);
     } else {
         measuring->failed = true;
@@ -160,6 +172,7 @@ int command_bench(int argc, char **argv)
     const struct flag table[] = {
         { "config", FLAG_TEXT, &flags.config, "NAME|FILE", "step: the experiment (table1)" },
         { "set", FLAG_REPEATED, &flags.sets, "KEY=VALUE", "step: change a key of it" },
+        { "pack", FLAG_TEXT, &flags.pack, "N", "step: also of N models at once, counted together" },
         { "attention", FLAG_TEXT, &flags.attention, "NAME", "only this one" },
         { "batch", FLAG_TEXT, &flags.batch, "N", "attention: sequences (1)" },
         { "heads", FLAG_TEXT, &flags.heads, "N", "attention: heads (1)" },
@@ -171,7 +184,7 @@ int command_bench(int argc, char **argv)
         { 0 }
     };
     struct error error = { "" };
-    struct measuring measuring = { .flags = &flags, .repeats = 5, .error = &error };
+    struct measuring measuring = { .flags = &flags, .repeats = 5, .pack = 1, .error = &error };
     const char *word;
     int kind = 0, format = TABLE_TEXT;
     int read = command_line_read(table, argc, argv, "what to measure: step or attention", &word, &error);
@@ -182,6 +195,7 @@ int command_bench(int argc, char **argv)
         (parse_choice("bench", word, kinds, &kind, &error) != 0 ||
          parse_choice("--format", flags.format, table_format_names, &format, &error) != 0 ||
          parse_integer("--repeats", flags.repeats, 1, BENCH_REPEATS_AT_MOST, &measuring.repeats, &error) != 0 ||
+         parse_integer("--pack", flags.pack, 1, LANES_MOST, &measuring.pack, &error) != 0 ||
          device_choose(&measuring.device, flags.device, &error) != 0))
         result = -1;
     measuring.source.write = kind == 0 ? write_steps : write_attentions;

@@ -24,6 +24,7 @@ struct job {
     struct trainer *trainer;
     struct metrics metrics;
     double checkpoint_every;
+    bool beside;     /* others of this process trained when it began */
     double seconds;  /* of training, checkpoints of earlier parts included */
     int64_t counted; /* steps already added to the worker's view */
 };
@@ -47,6 +48,13 @@ static void show(void *context, const struct train_state *state)
     view->loss = state->loss;
     view->tokens += (state->step - job->counted) * tokens_per_step(&job->config);
     job->counted = state->step;
+    view->looks++;
+}
+
+/* What a failure means: beside other workers too little memory is no fault of the run. */
+static enum job_end failure(const struct job *job, const struct error *error)
+{
+    return error->memory && (job->beside || *job->worker->beside > 1) ? JOB_CROWDED : JOB_FAILED;
 }
 
 /* ---- files ---- */
@@ -133,14 +141,15 @@ static enum job_end train(struct job *job, struct error *error)
     for (;;) {
         double start = monotonic_seconds();
         if (trainer_advance(job->trainer, turn, &job->metrics.log, job->worker->stop, error) != 0)
-            return JOB_FAILED;
+            return failure(job, error);
         struct train_state state = trainer_state(job->trainer);
         double now = monotonic_seconds();
         job->seconds += now - start;
         turn = whole_strides(turn_length(turn, now - start, job->checkpoint_every), state.step,
                              trainer_stride(job->trainer));
         if (job->device->ops->check(job->device, error) != 0)
-            return JOB_FAILED;
+            return failure(job, error);
+        show(job, &state);
         if (state.diverged || state.step >= job->config.train.steps)
             return JOB_FINISHED;
         bool stopping = *job->worker->stop;
@@ -191,7 +200,7 @@ static enum job_end evaluate_sets(struct job *job, struct run_result *result, st
         int done = evaluate(trainer_model(job->trainer), set, NULL, job->worker->stop, &to->evaluation, error);
         if (done < 0) {
             error_prefix(error, "evaluation of %s", set->name);
-            return JOB_FAILED;
+            return failure(job, error);
         }
         if (done > 0)
             return JOB_STOPPED;
@@ -226,9 +235,9 @@ static enum job_end finish(struct job *job, struct error *error)
     enum job_end end = result.status == RUN_DONE ? evaluate_sets(job, &result, error) : JOB_FINISHED;
     if (end == JOB_FINISHED)
         end = write_result(job, &result, error);
-    else if (end == JOB_STOPPED && !claim_is_held(job->claim))
+    else if (end != JOB_FAILED && !claim_is_held(job->claim))
         end = JOB_LOST;
-    else if (end == JOB_STOPPED && write_checkpoint(job, error) != 0)
+    else if (end != JOB_FAILED && write_checkpoint(job, error) != 0)
         end = JOB_FAILED;
     run_result_free(&result);
     return end;
@@ -269,12 +278,12 @@ static void crash_if_asked(const char *id)
 
 static enum job_end work(struct job *job, struct error *error)
 {
-    bool crowded = *job->worker->beside > 1;
+    job->beside = *job->worker->beside > 1;
     crash_if_asked(job->id);
     if (job->worker->queue->finishing)
         return evaluate_finally(job, error);
     if (prepare(job, error) != 0)
-        return crowded && error->memory ? JOB_CROWDED : JOB_FAILED;
+        return failure(job, error);
     enum job_end end = train(job, error);
     return end == JOB_FINISHED ? finish(job, error) : end;
 }

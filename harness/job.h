@@ -8,7 +8,7 @@ enum job_end {
     JOB_FINISHED, /* trained and evaluated, or diverged: the result is written */
     JOB_STOPPED,  /* as asked; a checkpoint is written */
     JOB_LOST,     /* the claim has been taken over meanwhile: nothing was written since */
-    JOB_CROWDED,  /* not begun: the device has not enough memory beside the other workers of this process */
+    JOB_CROWDED,  /* not done: the device has not enough memory beside the other workers of this process */
     JOB_FAILED    /* with a message */
 };
 

@@ -7,9 +7,12 @@
 
 #include <omp.h>
 
-static const double WINDOW = 1.0;   /* seconds over which tokens are counted */
+static const double WINDOW = 1.0;   /* seconds over which tokens are counted, at least */
 static const double WORTH_IT = 1.1; /* what another lane has to raise the tokens/s by */
-enum { TRIES = 2 };                 /* windows in which it may do so: one may hold an evaluation */
+enum {
+    LOOKS = 8, /* how often a window sees the tokens of each lane grow, at least, so that a part of a look is little */
+    TRIES = 2  /* windows in which another lane may show its worth: one may hold an evaluation */
+};
 
 struct lane {
     struct worker worker;
@@ -24,10 +27,11 @@ struct group {
     _Atomic int working; /* lanes that have not ended */
     int count;           /* lanes begun */
     /* growth */
-    bool settled;
+    bool settled;               /* no lane is begun any more */
+    int64_t before[LANES_MOST]; /* looks of each lane's view when it began */
     int tries;
-    double since, rate; /* the window's beginning, 0 before; tokens/s with one lane less */
-    int64_t tokens;     /* at the window's beginning */
+    double since, rate;    /* the window's beginning, 0 before; tokens/s with one lane less */
+    int64_t tokens, looks; /* at the window's beginning */
 };
 
 static void *live(void *context)
@@ -52,6 +56,7 @@ static int begin_lane(struct group *group)
                                     .view = &lanes->views[group->count],
                                     .beside = &group->working,
                                     .stop = &lanes->shared->stop };
+    group->before[group->count] = lane->worker.view->looks;
     group->working++;
     int failed = pthread_create(&lane->thread, NULL, live, lane);
     if (failed)
@@ -61,31 +66,30 @@ static int begin_lane(struct group *group)
     return failed ? -1 : 0;
 }
 
-static bool all_ended(const struct group *group)
+static int count_ended(const struct group *group)
 {
+    int count = 0;
     for (int i = 0; i < group->count; i++)
-        if (!group->lane[i].ended)
-            return false;
-    return true;
+        count += group->lane[i].ended;
+    return count;
 }
 
 /* ---- growth ---- */
 
-static int64_t tokens_so_far(const struct group *group)
+static void sum(const struct group *group, int64_t *tokens, int64_t *looks)
 {
-    int64_t tokens = 0;
-    for (int i = 0; i < group->count; i++)
-        tokens += group->lanes->views[i].tokens;
-    return tokens;
+    *tokens = *looks = 0;
+    for (int i = 0; i < group->count; i++) {
+        *tokens += group->lanes->views[i].tokens;
+        *looks += group->lanes->views[i].looks;
+    }
 }
 
-/* Does every lane train? A lane that has ended says that there is no work, or no memory, for more. */
-static bool all_train(struct group *group)
+static bool all_train(const struct group *group)
 {
     for (int i = 0; i < group->count; i++) {
         const struct worker_view *view = &group->lanes->views[i];
-        group->settled = group->settled || group->lane[i].ended;
-        if (view->run < 0 || view->tokens == 0)
+        if (view->run < 0 || view->looks == group->before[i])
             return false;
     }
     return true;
@@ -94,7 +98,13 @@ static bool all_train(struct group *group)
 static void begin_window(struct group *group)
 {
     group->since = monotonic_seconds();
-    group->tokens = tokens_so_far(group);
+    sum(group, &group->tokens, &group->looks);
+}
+
+static bool has_room(const struct group *group)
+{
+    return group->count < group->lanes->most &&
+           device_has_room(group->lanes->device, group->lanes->process, group->count);
 }
 
 /* Begins another lane if the last one was worth it. */
@@ -106,18 +116,37 @@ static void grow(struct group *group)
         return;
     }
     double seconds = monotonic_seconds() - group->since;
-    if (seconds < WINDOW)
+    int64_t tokens, looks;
+    sum(group, &tokens, &looks);
+    if (seconds < WINDOW || looks - group->looks < (int64_t)LOOKS * group->count)
         return;
-    double rate = (double)(tokens_so_far(group) - group->tokens) / seconds;
+    double rate = (double)(tokens - group->tokens) / seconds;
     if (rate > WORTH_IT * group->rate) {
         group->rate = rate;
         group->tries = 0;
         group->since = 0;
-        group->settled = group->settled || begin_lane(group) != 0 || group->count == group->lanes->most;
+        group->settled = !has_room(group) || begin_lane(group) != 0;
     } else {
-        group->settled = group->settled || ++group->tries == TRIES;
+        group->settled = ++group->tries == TRIES;
         begin_window(group);
     }
+}
+
+/* Begins the lanes that there is a reason to begin now. One that has ended says that there is no work, or no memory,
+ * for more. */
+static void begin_more(struct group *group)
+{
+    const struct lanes *lanes = group->lanes;
+    group->settled = group->settled || lanes->shared->stop || count_ended(group) > 0;
+    if (group->settled || lanes->views[0].ended < lanes->alone)
+        return;
+    if (lanes->automatic) {
+        grow(group);
+        return;
+    }
+    while (group->count < lanes->most && begin_lane(group) == 0)
+        continue;
+    group->settled = true;
 }
 
 /* ---- the whole ---- */
@@ -138,18 +167,13 @@ static enum worker_exit join(struct group *group)
 enum worker_exit lanes_run(const struct lanes *lanes)
 {
     struct group group = { .lanes = lanes };
-    int first = lanes->automatic ? 1 : lanes->most;
-    group.settled = first == lanes->most;
-    while (group.count < first && begin_lane(&group) == 0)
-        continue;
-    if (group.count == 0) {
+    if (begin_lane(&group) != 0) {
         fprintf(stderr, "statelab: cannot start a thread to train in\n");
         return WORKER_BROKEN;
     }
-    while (!all_ended(&group)) {
+    while (count_ended(&group) < group.count) {
+        begin_more(&group);
         usleep(50000);
-        if (!group.settled && !lanes->shared->stop)
-            grow(&group);
     }
     return join(&group);
 }

@@ -15,6 +15,7 @@ struct lanes {
     struct worker_view *views; /* [most] */
     int most;                  /* at most LANES_MOST */
     bool automatic;            /* begin with one; add another while that raises the tokens/s of all */
+    int alone;                 /* runs to do before that, one at a time: one of them may take the process with it */
 };
 
 /* Works until nothing is left. */

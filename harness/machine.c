@@ -104,16 +104,33 @@ int device_choose(struct device_choice *choice, const char *name, struct error *
     return 0;
 }
 
-void device_prepare(const struct device_choice *choice)
+static int ordinal_of(const struct device_choice *choice, int index)
 {
-    if (choice->cuda) /* a hardware queue for each stream, of which there are 8 unless more are asked for */
-        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    return choice->first + index % choice->count;
+}
+
+void device_prepare(const struct device_choice *choice, int index, int runs)
+{
+    if (!choice->cuda)
+        return;
+    /* a hardware queue for each stream, of which there are 8 unless more are asked for */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    if (runs > machine_cores())
+        cuda_wait_asleep(ordinal_of(choice, index));
+}
+
+bool device_has_room(const struct device_choice *choice, int index, int count)
+{
+    size_t left, most;
+    if (!choice->cuda || cuda_device_memory(ordinal_of(choice, index), &left, &most) != 0)
+        return true;
+    return left / 2 >= most / (size_t)count;
 }
 
 struct device *device_open(const struct device_choice *choice, int index, enum precision precision, struct error *error)
 {
     if (choice->cuda)
-        return cuda_device_open(choice->first + index % choice->count, precision, error);
+        return cuda_device_open(ordinal_of(choice, index), precision, error);
     return cpu_device_open(choice->threads, error);
 }
 

@@ -19,8 +19,13 @@ struct device_choice {
 };
 int device_choose(struct device_choice *choice, const char *name, struct error *error);
 
-/* Once in each process that trains, before its first device and thread. */
-void device_prepare(const struct device_choice *choice);
+/* Once in each process that trains, before its first device and thread: it is worker `index`, and all workers of this
+ * machine together train `runs` at once. */
+void device_prepare(const struct device_choice *choice, int index, int runs);
+
+/* Whether one more run would find memory on the device of worker `index` beside the `count` that train there now: twice
+ * of what one of those has needed, or the machine cannot tell. */
+bool device_has_room(const struct device_choice *choice, int index, int count);
 
 /* Opens the device of worker `index`; ends with ops->close. */
 struct device *device_open(const struct device_choice *choice, int index, enum precision precision,

@@ -19,9 +19,10 @@
 #include "harness/select.h"
 
 enum {
-    KILLED_AT_MOST = 10, /* times that a run is begun again after its worker was killed from outside */
-    FINAL_LANES = 4,     /* evaluations that a card does at once: while one counts on the host, others compute */
-    GRACE_TENTHS = 25    /* of a second that workers get to write their checkpoints */
+    KILLED_AT_MOST = 10,         /* times that a run is begun again after its worker was killed from outside */
+    KILLED_TOGETHER_AT_MOST = 5, /* of these, beside other runs */
+    FINAL_LANES = 4,  /* evaluations that a card does at once: while one counts on the host, others compute */
+    GRACE_TENTHS = 25 /* of a second that workers get to write their checkpoints */
 };
 
 struct sweep {
@@ -37,7 +38,7 @@ struct sweep {
     int workers;          /* processes */
     int lanes;            /* runs that each does at once, at most */
     pid_t *pids;          /* [workers]; 0 = gone */
-    bool *narrow; /* [workers]; one lane only: it died with several runs in hand, one of which may be to blame */
+    int *suspects; /* [workers]; runs of which one may have been to blame when it died: they are done one by one */
     struct worker_shared *shared;
     size_t shared_size;
     struct progress progress;
@@ -174,7 +175,7 @@ static int worker_process(struct sweep *sweep, int index)
     struct error error;
     struct queue queue;
     limit_memory(&sweep->device);
-    device_prepare(&sweep->device);
+    device_prepare(&sweep->device, index, sweep->workers * sweep->lanes);
     const bool *wanted = sweep->finishing ? sweep->finals : sweep->wanted;
     if (queue_open(&queue, &sweep->collection, wanted, sweep->options->expiry, &error) != 0) {
         fprintf(stderr, "statelab: %s\n", error.message);
@@ -188,8 +189,9 @@ static int worker_process(struct sweep *sweep, int index)
                            .process = index,
                            .shared = sweep->shared,
                            .views = views_of(sweep, index),
-                           .most = sweep->narrow[index] ? 1 : sweep->lanes,
-                           .automatic = sweep->options->pack == 0 && !sweep->finishing };
+                           .most = sweep->lanes,
+                           .automatic = sweep->options->pack == 0 && !sweep->finishing,
+                           .alone = sweep->suspects[index] };
     enum worker_exit exit = lanes_run(&lanes);
     queue_close(&queue);
     return (int)exit;
@@ -200,6 +202,7 @@ static int start_worker(struct sweep *sweep, int index)
     for (int lane = 0; lane < sweep->lanes; lane++) {
         views_of(sweep, index)[lane].run = -1;
         views_of(sweep, index)[lane].steps = 0;
+        views_of(sweep, index)[lane].ended = 0;
     }
     fflush(NULL);
     pid_t parent = getpid();
@@ -218,11 +221,16 @@ static int start_worker(struct sweep *sweep, int index)
     return pid > 0 ? 0 : -1;
 }
 
+static bool was_killed(int status)
+{
+    return WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+}
+
 /* Records the death of a worker as the failure of its run, unless the run shall be tried again. */
 static void bury(struct sweep *sweep, int run, int status)
 {
     char reason[128];
-    bool outside = WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+    bool outside = was_killed(status);
     if (outside && ++sweep->kills[run] < KILLED_AT_MOST)
         return;
     if (outside)
@@ -250,21 +258,23 @@ static void bury(struct sweep *sweep, int run, int status)
 }
 
 /* Does so for the runs that worker `index` had in hand, and says how many. Of several it is not known which one was to
- * blame: they are tried again one by one. */
+ * blame: they are tried again one by one, after a crash at once and after a kill when it was not the first. */
 static int bury_all(struct sweep *sweep, int index, int status)
 {
-    int runs[LANES_MOST], count = 0;
+    int runs[LANES_MOST], count = 0, kills = 0;
     for (int lane = 0; lane < sweep->lanes; lane++) {
         struct worker_view *view = &views_of(sweep, index)[lane];
         if (view->run >= 0)
             runs[count++] = view->run;
         view->run = -1;
     }
-    bool outside = WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
-    sweep->narrow[index] = sweep->narrow[index] || (count > 1 && !outside);
-    for (int i = 0; i < count; i++)
-        if (outside || count == 1)
+    for (int i = 0; i < count; i++) {
+        if (was_killed(status) || count == 1)
             bury(sweep, runs[i], status);
+        kills = sweep->kills[runs[i]] > kills ? sweep->kills[runs[i]] : kills;
+    }
+    if (count > 1)
+        sweep->suspects[index] = !was_killed(status) || kills > KILLED_TOGETHER_AT_MOST ? count : 0;
     sweep->shared->remaining += count;
     return count;
 }
@@ -392,11 +402,11 @@ static void choose_workers(struct sweep *sweep, int waiting)
 static void dismiss(struct sweep *sweep)
 {
     free(sweep->pids);
-    free(sweep->narrow);
+    free(sweep->suspects);
     if (sweep->shared && sweep->shared != MAP_FAILED)
         munmap(sweep->shared, sweep->shared_size);
     sweep->pids = NULL;
-    sweep->narrow = NULL;
+    sweep->suspects = NULL;
     sweep->shared = NULL;
 }
 
@@ -407,9 +417,9 @@ static int work(struct sweep *sweep, int waiting, bool *interrupted, struct erro
     int views = sweep->workers * sweep->lanes;
     sweep->shared_size = sizeof *sweep->shared + (size_t)views * sizeof sweep->shared->views[0];
     sweep->pids = calloc((size_t)sweep->workers, sizeof *sweep->pids);
-    sweep->narrow = calloc((size_t)sweep->workers, sizeof *sweep->narrow);
+    sweep->suspects = calloc((size_t)sweep->workers, sizeof *sweep->suspects);
     sweep->shared = mmap(NULL, sweep->shared_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (!sweep->pids || !sweep->narrow || sweep->shared == MAP_FAILED)
+    if (!sweep->pids || !sweep->suspects || sweep->shared == MAP_FAILED)
         return error_set(error, "not enough memory for %d workers", sweep->workers);
     sweep->shared->remaining = sweep->options->limit > 0 ? sweep->options->limit : INT32_MAX / 2;
     sigemptyset(&signals);

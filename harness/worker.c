@@ -39,11 +39,13 @@ static bool do_run(struct worker *worker, int run, struct claim *claim, enum wor
         fprintf(stderr, "statelab: run %s was taken over by another worker; leaving it to that one\n", id);
         queue_give_up(queue, run);
     } else if (end == JOB_CROWDED) {
+        worker->shared->remaining++;
         go_on = atomic_fetch_sub(worker->beside, 1) == 1;
         if (go_on) /* the others have left too: alone, it is tried again */
             atomic_store(worker->beside, 1);
         else
             *exit = WORKER_CROWDED;
+        fprintf(stderr, "statelab: run %s waits until it has the memory: %s\n", id, error.message);
     } else if (end == JOB_STOPPED) {
         *exit = WORKER_STOPPED;
         go_on = false;
@@ -57,6 +59,7 @@ static bool do_run(struct worker *worker, int run, struct claim *claim, enum wor
         }
     }
     view->run = -1;
+    view->ended++;
     claim_release(claim);
     return go_on;
 }

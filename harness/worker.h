@@ -10,6 +10,8 @@ struct worker_view {
     _Atomic int run; /* -1 between runs */
     _Atomic int64_t step, steps;
     _Atomic int64_t tokens; /* trained by this worker so far */
+    _Atomic int64_t looks;  /* how often `tokens` was brought up to date */
+    _Atomic int ended;      /* runs that it has had in hand and has no more */
     _Atomic double loss;
 };
 

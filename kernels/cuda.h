@@ -12,6 +12,14 @@ int cuda_device_count(struct error *error);
  * from each other. One host thread at a time may issue to one device. NULL with a message. Ends with ops->close. */
 struct device *cuda_device_open(int ordinal, enum precision precision, struct error *error);
 
+/* Bytes of card `ordinal` that this process could still allocate, and the most that its devices there have held at
+ * once. 0, or -1 where that cannot be told. */
+int cuda_device_memory(int ordinal, size_t *left, size_t *most);
+
+/* For a process with more threads than cores, before it opens a device: a thread that waits for card `ordinal` sleeps
+ * instead of spinning. */
+void cuda_wait_asleep(int ordinal);
+
 /* The card's name, for logs; "" unless `device` is a CUDA device. */
 const char *cuda_device_name(const struct device *device);
 

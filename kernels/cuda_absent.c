@@ -18,6 +18,18 @@ struct device *cuda_device_open(int ordinal, enum precision precision, struct er
     return NULL;
 }
 
+int cuda_device_memory(int ordinal, size_t *left, size_t *most)
+{
+    (void)ordinal;
+    *left = *most = 0;
+    return -1;
+}
+
+void cuda_wait_asleep(int ordinal)
+{
+    (void)ordinal;
+}
+
 const char *cuda_device_name(const struct device *device)
 {
     (void)device;

@@ -1,10 +1,9 @@
 #!/bin/sh
-# Runs the tests that need a GPU, sweeps with several runs at once, and the shorter half of the tests (STATELAB_REDUCED=1)
-# under compute-sanitizer where it is installed, each for at most LIMIT seconds:
+# Runs the tests that need a GPU, then the shorter half of them (STATELAB_REDUCED=1) under compute-sanitizer where it is
+# installed, each for at most LIMIT seconds:
 # cuda.sh FOLDER (of the programs: build/cuda, or bin/ of a bundle)
 set -u
 LIMIT=${LIMIT:-600}
-here=$(dirname "$0")
 passed=0
 failed=0
 skipped=0
@@ -32,12 +31,6 @@ run() {
 for program in "$1"/test_cuda*; do
     run "$(basename "$program")" "$program"
 done
-if "$1/statelab" bench step --device cuda --set train.steps=1 --repeats 1 >/dev/null 2>&1; then
-    run "packed and killed sweeps" sh "$here/cuda_sweep.sh" "$1/statelab"
-else
-    echo "packed and killed sweeps                     skipped: no CUDA device"
-    skipped=$((skipped + 1))
-fi
 if command -v compute-sanitizer >/dev/null; then
     export STATELAB_REDUCED=1
     for tool in memcheck racecheck initcheck; do

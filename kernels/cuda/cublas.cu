@@ -69,10 +69,13 @@ int cuda_cublas_open(struct cuda_device *cuda, struct error *error)
     /* One workspace for one stream: sums split over blocks are then the same from run to run. */
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cuda->cublas->set_workspace(cuda->cublas->handle, cuda->workspace, cuda->workspace_bytes);
-    if (status != CUBLAS_STATUS_SUCCESS)
-        return error_set(error, "cuBLAS could not start on CUDA device %d (%s): status %d", cuda->ordinal, cuda->name,
-                         (int)status);
-    return 0;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return 0;
+    error_set(error, "cuBLAS could not start on CUDA device %d (%s): status %d", cuda->ordinal, cuda->name,
+              (int)status);
+    if (error) /* as it also says on a card whose memory is full */
+        error->memory = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED;
+    return -1;
 }
 
 void cuda_cublas_close(struct cuda_device *cuda)

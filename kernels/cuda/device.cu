@@ -19,6 +19,7 @@ void cuda_note(struct cuda_device *cuda, cudaError_t status, const char *operati
     if (status != cudaSuccess && !cuda->failure.message[0])
         error_set(&cuda->failure, "%s failed on CUDA device %d (%s): %s", operation, cuda->ordinal, cuda->name,
                   cudaGetErrorString(status));
+    cuda->failure.memory = cuda->failure.memory || status == cudaErrorMemoryAllocation;
 }
 
 /* ---- memory ---- */
@@ -77,7 +78,11 @@ static void cuda_zero(struct device *device, void *memory, size_t bytes)
 static int cuda_check(struct device *device, struct error *error)
 {
     struct cuda_device *cuda = cuda_enter(device);
-    return cuda->failure.message[0] ? error_set(error, "%s", cuda->failure.message) : 0;
+    if (!cuda->failure.message[0])
+        return 0;
+    if (error)
+        *error = cuda->failure;
+    return -1;
 }
 
 /* ---- recordings ---- */
@@ -243,6 +248,31 @@ static int check_card(const struct cuda_device *cuda, const struct cudaDevicePro
     return 0;
 }
 
+extern "C" int cuda_device_memory(int ordinal, size_t *left, size_t *most)
+{
+    size_t unused = 0, total = 0;
+    uint64_t reserved = 0, used = 0, high = 0;
+    cudaMemPool_t pool;
+    *left = *most = 0;
+    if (cudaSetDevice(ordinal) != cudaSuccess || cudaMemGetInfo(&unused, &total) != cudaSuccess ||
+        cudaDeviceGetDefaultMemPool(&pool, ordinal) != cudaSuccess ||
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) != cudaSuccess ||
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used) != cudaSuccess ||
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &high) != cudaSuccess) {
+        cudaGetLastError();
+        return -1;
+    }
+    *left = unused + (size_t)(reserved - used);
+    *most = (size_t)high;
+    return 0;
+}
+
+extern "C" void cuda_wait_asleep(int ordinal)
+{
+    if (cudaSetDevice(ordinal) != cudaSuccess || cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync) != cudaSuccess)
+        cudaGetLastError(); /* opening the device says what is wrong */
+}
+
 /* What one run releases stays in the process, for the next one. */
 static void keep_memory(int ordinal)
 {
@@ -252,6 +282,14 @@ static void keep_memory(int ordinal)
         cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything);
 }
 
+static int refuse(const struct cuda_device *cuda, cudaError_t status, struct error *error)
+{
+    error_set(error, "CUDA device %d cannot be used: %s", cuda->ordinal, cudaGetErrorString(status));
+    if (error)
+        error->memory = status == cudaErrorMemoryAllocation;
+    return -1;
+}
+
 static int cuda_open(struct cuda_device *cuda, struct error *error)
 {
     struct cudaDeviceProp card;
@@ -259,8 +297,11 @@ static int cuda_open(struct cuda_device *cuda, struct error *error)
     if (status == cudaSuccess)
         status = cudaGetDeviceProperties(&card, cuda->ordinal);
     if (status != cudaSuccess)
-        return error_set(error, "CUDA device %d cannot be used: %s", cuda->ordinal, cudaGetErrorString(status));
-    if (check_card(cuda, &card, error))
+        return refuse(cuda, status, error);
+    pthread_mutex_lock(&turn);
+    int checked = check_card(cuda, &card, error);
+    pthread_mutex_unlock(&turn);
+    if (checked)
         return -1;
     snprintf(cuda->name, sizeof cuda->name, "%s", card.name);
     cuda->multiprocessors = card.multiProcessorCount;
@@ -268,7 +309,7 @@ static int cuda_open(struct cuda_device *cuda, struct error *error)
     cuda->overlap = card.major >= 9;
     status = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
     if (status != cudaSuccess)
-        return error_set(error, "CUDA device %d cannot be used: %s", cuda->ordinal, cudaGetErrorString(status));
+        return refuse(cuda, status, error);
     keep_memory(cuda->ordinal);
     cuda->workspace_bytes = (size_t)32 << 20;
     cuda->workspace = cuda_allocate(&cuda->base, cuda->workspace_bytes, error);
