@@ -155,7 +155,7 @@ static int count_wanted(const struct sweep *sweep, enum run_state state)
 /* On the CPU a run too large for the machine shall get an error from malloc, not the kernel's SIGKILL. */
 static void limit_memory(const struct device_choice *device)
 {
-#ifndef __SANITIZE_ADDRESS__
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
     struct rlimit limit = { machine_memory(), RLIM_INFINITY };
     if (!device->cuda)
         setrlimit(RLIMIT_AS, &limit);
