@@ -126,6 +126,9 @@ static void test_commands_and_options_that_do_not_exist_are_answered(void **stat
     expect_bad(RUN("run", "good.yaml", "extra"), "extra");
     expect_bad(RUN("run", "good.yaml", "--dry-rum"), "--dry-run");
     expect_bad(RUN("run", "good.yaml", "--workers", "none"), "--workers");
+    expect_bad(RUN("run", "good.yaml", "--pack", "many"), "--pack: 'many'");
+    expect_bad(RUN("run", "good.yaml", "--pack", "17"), "allowed: 1 to 16");
+    expect_bad(RUN("bench", "step", "--pack", "0"), "--pack: '0'");
     expect_bad(RUN("run", "good.yaml", "--set", "train.steps"), "KEY=VALUE");
     expect_bad(RUN("run", "good.yaml", "--device", "abacus"), "abacus");
     expect_bad(RUN("tasks", "flipflop"), "did you mean 'flip_flop'");

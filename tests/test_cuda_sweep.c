@@ -91,13 +91,19 @@ static void finish(pid_t pid)
 
 /* ---- what came out ---- */
 
+static struct csv_table read_table(const char *path)
+{
+    struct csv_table table = { 0 };
+    struct error error;
+    if (csv_read(&table, path, &error) != 0)
+        fail_msg("%s", error.message);
+    return table;
+}
+
 /* Equal but for the last `timing` columns. */
 static void same_table(const char *a, const char *b, size_t timing)
 {
-    struct csv_table x, y;
-    struct error error;
-    if (csv_read(&x, a, &error) != 0 || csv_read(&y, b, &error) != 0)
-        fail_msg("%s", error.message);
+    struct csv_table x = read_table(a), y = read_table(b);
     assert_true(x.rows > 1 && x.columns > timing);
     assert_int_equal(x.rows, y.rows);
     assert_int_equal(x.columns, y.columns);

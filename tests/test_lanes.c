@@ -97,8 +97,10 @@ static struct outcome run(int most, int limit)
     struct experiment *experiment = experiment_load(path_in(folder, "small.yaml").text, NULL, 0, &error);
     memory.shared = calloc(1, sizeof *memory.shared + LANES * sizeof memory.shared->views[0]);
     if (!experiment || !memory.shared || collection_open(&collection, experiment, folder, &error) != 0 ||
-        queue_open(&queue, &collection, wanted, 60, &error) != 0)
+        queue_open(&queue, &collection, wanted, 60, &error) != 0) {
         fail_msg("%s", error.message);
+        return outcome;
+    }
     assert_int_equal(experiment->run_count, RUNS);
     memory.shared->remaining = limit;
     for (int i = 0; i < LANES; i++)

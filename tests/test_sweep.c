@@ -290,6 +290,8 @@ static void runs_trained_beside_each_other_give_the_same_bytes(void **state)
     same_results("alone", "packed");
     expect(SWEEP("both", "--workers", "2", "--pack", "3"), 0);
     same_results("alone", "both");
+    expect(SWEEP("automatic", "--workers", "1", "--pack", "auto"), 0);
+    same_results("alone", "automatic");
     expect(SWEEP("none", "--pack", "0"), 2);
     output_says("--pack");
 }
