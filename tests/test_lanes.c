@@ -30,6 +30,8 @@ static struct {
     int fit;      /* as many runs find memory at once */
     bool trained; /* but only those that begin to evaluate look for it */
     int alone;    /* as given to the lanes */
+    bool endless; /* runs are stopped when the second lane opens its device; how often the first had counted by then: */
+    _Atomic int64_t first_looks;
     _Atomic bool met;
     _Atomic int refused;
     _Atomic int beside; /* runs in hand, at most, while some had to be done alone */
@@ -61,6 +63,10 @@ static bool is_enough(void)
         memory.beside = in_hand;
     bool enough = in_hand <= memory.fit || (memory.trained && !trained);
     memory.refused += !enough;
+    if (memory.endless && memory.shared->views[1].run >= 0) {
+        memory.first_looks = memory.shared->views[0].looks;
+        memory.shared->stop = 1;
+    }
     return enough;
 }
 
@@ -84,9 +90,10 @@ struct outcome {
     int done, failed;
 };
 
-/* Does the whole experiment, but for what may not be begun. */
-static struct outcome run(int most, int limit)
+/* Does the experiment, but for what may not be begun. */
+static struct outcome run_of(const char *steps, int most, bool automatic, int limit)
 {
+    const struct override longer = { "train.steps", steps };
     struct error error = { "" };
     struct outcome outcome = { 0 };
     struct collection collection;
@@ -94,7 +101,7 @@ static struct outcome run(int most, int limit)
     bool wanted[RUNS];
     struct device_choice device = { .threads = 1 };
     memset(wanted, true, sizeof wanted);
-    struct experiment *experiment = experiment_load(path_in(folder, "small.yaml").text, NULL, 0, &error);
+    struct experiment *experiment = experiment_load(path_in(folder, "small.yaml").text, &longer, 1, &error);
     memory.shared = calloc(1, sizeof *memory.shared + LANES * sizeof memory.shared->views[0]);
     if (!experiment || !memory.shared || collection_open(&collection, experiment, folder, &error) != 0 ||
         queue_open(&queue, &collection, wanted, 60, &error) != 0) {
@@ -110,6 +117,7 @@ static struct outcome run(int most, int limit)
                            .shared = memory.shared,
                            .views = memory.shared->views,
                            .most = most,
+                           .automatic = automatic,
                            .alone = memory.alone };
     outcome.exit = lanes_run(&lanes);
     collection_refresh(&collection);
@@ -123,6 +131,11 @@ static struct outcome run(int most, int limit)
     free(memory.shared);
     memory.shared = NULL;
     return outcome;
+}
+
+static struct outcome run(int most, int limit)
+{
+    return run_of("100", most, false, limit);
 }
 
 static int make_folder(void **state)
@@ -192,6 +205,21 @@ static void a_run_that_finds_no_memory_alone_has_failed(void **state)
     assert_int_equal(outcome.failed, RUNS);
 }
 
+/* Whether a third is worth it depends on the machine; the second is always tried, after the first has been measured. */
+static void a_lane_is_added_where_the_number_is_found_by_measuring(void **state)
+{
+    (void)state;
+    memory.fit = LANES;
+    memory.met = true;
+    memory.endless = true;
+    alarm(300); /* or these would train for ever */
+    struct outcome outcome = run_of("1000000000", LANES, true, 100);
+    alarm(0);
+    assert_int_equal(outcome.exit, WORKER_STOPPED);
+    assert_int_equal(outcome.failed, 0);
+    assert_true(memory.first_looks > 0);
+}
+
 static void suspects_are_done_one_by_one_before_the_others(void **state)
 {
     (void)state;
@@ -211,6 +239,7 @@ int main(void)
         LANES_TEST(runs_that_find_no_memory_beside_others_are_done_later),
         LANES_TEST(so_are_those_that_find_none_to_evaluate),
         LANES_TEST(a_run_that_finds_no_memory_alone_has_failed),
+        LANES_TEST(a_lane_is_added_where_the_number_is_found_by_measuring),
         LANES_TEST(suspects_are_done_one_by_one_before_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
