@@ -4,6 +4,7 @@
 # cuda.sh FOLDER (of the programs: build/cuda, or bin/ of a bundle)
 set -u
 LIMIT=${LIMIT:-600}
+PATH=$PATH:/usr/local/cuda/bin
 passed=0
 failed=0
 skipped=0
