@@ -39,8 +39,12 @@ struct parameter {
     bool joint;  /* a part of the product that projects the layer's input; these come one after the other */
 };
 
-/* Zeros follow the joint parameters, so that their rows are a multiple of this: CUDA's products are twice as fast. */
-enum { JOINT_ROWS = 4 };
+/* Rows of the joint product of so many parameters' rows: zeros make them a multiple of 4, which makes CUDA's products
+ * twice as fast. */
+static inline int joint_rows(int rows)
+{
+    return (rows + 3) / 4 * 4;
+}
 
 /* Receives the declarations, in order. */
 struct parameter_sink {

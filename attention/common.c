@@ -130,7 +130,7 @@ void plan_block(const struct attention_layer *layer, const struct device *device
     struct arena *kept = training ? arena : scratch;
     *block = (struct block){ .shape = shape, .N = shape.B * shape.T };
     block->columns = layer->C + 2 * layer->K * layer->D + extra;
-    block->ld = (block->columns + JOINT_ROWS - 1) / JOINT_ROWS * JOINT_ROWS;
+    block->ld = joint_rows(block->columns);
     size_t N = (size_t)block->N, queries = N * layer->C, keys = N * layer->K * layer->D;
     block->projected = arena_reals(kept, N * block->ld);
     if (has_qk_norm(layer)) {

@@ -18,7 +18,7 @@
 enum { Q_PROJ, K_PROJ, V_PROJ, FIRST_EXTRA };
 
 /* The buffers of one layer; those of a piece that the attention has not are NULL. The columns of `projected` [N, O]
- * are q | k | v | extras, `ld` = O. Gradients, d..., lie in scratch. */
+ * are q | k | v | extras, `ld` = joint_rows(O). Gradients, d..., lie in scratch. */
 struct block {
     struct attention_shape shape;
     int N, columns, ld; /* columns of the projection; its rows are ld apart */

@@ -95,13 +95,12 @@ static int measure_steps(struct bench_group *group, double *times, int repeats, 
 static int open_lanes(struct bench_group *group, const struct run_config *config, const struct device_choice *choice,
                       int lanes, struct error *error)
 {
-    int threads = choice->threads / lanes > 1 ? choice->threads / lanes : 1;
     struct device_choice share = *choice;
-    share.threads = threads;
+    share.threads = threads_each(choice->threads, lanes);
     device_prepare(&share, 0, lanes);
     while (group->count < lanes) {
         struct bench_lane *lane = &group->lane[group->count++];
-        lane->threads = threads;
+        lane->threads = share.threads;
         lane->device = device_open(&share, 0, (enum precision)config->train.precision, error);
         lane->trainer = lane->device ? trainer_open(config, lane->device, error) : NULL;
         if (!lane->trainer)

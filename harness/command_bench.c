@@ -73,11 +73,10 @@ static double measure_step(struct measuring *measuring, const struct run_config 
     }
     const struct task_parameters *base = config->task_parameters;
     double tokens = (double)config->train.batch * base->seq_len;
-    int threads = measuring->device.threads / pack;
     csv_text(writer, config->attention->name);
     csv_integer(writer, config->train.batch);
     csv_integer(writer, base->seq_len);
-    csv_integer(writer, threads > 1 ? threads : 1);
+    csv_integer(writer, threads_each(measuring->device.threads, pack));
     write_milliseconds(writer, step.median);
     write_milliseconds(writer, step.min);
     write_milliseconds(writer, step.max);

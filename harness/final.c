@@ -29,10 +29,8 @@ int final_evaluate(struct model *model, const struct selection *selection, const
                    struct run_result *result, struct error *error)
 {
     const struct run_config *config = model->config;
-    *result =
-        (struct run_result){ .status = RUN_DONE, .seed = config->seed, .late_fall = NAN, .tokens_per_second = NAN };
-    snprintf(result->task, sizeof result->task, "%s", config->task->name);
-    snprintf(result->attention, sizeof result->attention, "%s", config->attention->name);
+    *result = (struct run_result){ .status = RUN_DONE, .late_fall = NAN, .tokens_per_second = NAN };
+    run_result_name(result, config);
     result->sets = calloc((size_t)selection->final_count, sizeof *result->sets);
     if (!result->sets)
         return error_set(error, "not enough memory for the results");
@@ -42,13 +40,10 @@ int final_evaluate(struct model *model, const struct selection *selection, const
         if (!set)
             return error_set(error, "there is no test set '%s' in this run", asked->set);
         struct eval_set longer = *set;
-        struct set_result *to = &result->sets[result->set_count++];
         longer.options.sequences = asked->sequences;
-        snprintf(to->name, sizeof to->name, "%s", asked->set);
-        int status = evaluate(model, &longer, NULL, stop, &to->evaluation, error);
+        int status = set_evaluate(&result->sets[result->set_count++], model, &longer, stop, error);
         if (status != 0)
-            return status < 0 ? error_prefix(error, "evaluation of %s", asked->set) : status;
-        to->interval = clopper_pearson(to->evaluation.errors, to->evaluation.scored);
+            return status;
     }
     return 0;
 }

@@ -170,9 +170,7 @@ static enum job_end train(struct job *job, struct error *error)
 static void describe(struct job *job, struct run_result *result)
 {
     struct train_state state = trainer_state(job->trainer);
-    snprintf(result->task, sizeof result->task, "%s", job->config.task->name);
-    snprintf(result->attention, sizeof result->attention, "%s", job->config.attention->name);
-    result->seed = job->config.seed;
+    run_result_name(result, &job->config);
     result->steps = state.step;
     result->tokens = state.step * tokens_per_step(&job->config);
     result->late_fall = metrics_late_fall(metrics_text(&job->metrics));
@@ -193,18 +191,10 @@ static enum job_end evaluate_sets(struct job *job, struct run_result *result, st
         return JOB_FAILED;
     }
     for (int i = 0; i < job->config.eval_count; i++) {
-        const struct eval_set *set = &job->config.evals[i];
-        struct set_result *to = &result->sets[result->set_count];
-        memcpy(to->name, set->name, sizeof to->name);
-        to->validation = set->validation;
-        int done = evaluate(trainer_model(job->trainer), set, NULL, job->worker->stop, &to->evaluation, error);
-        if (done < 0) {
-            error_prefix(error, "evaluation of %s", set->name);
-            return failure(job, error);
-        }
-        if (done > 0)
-            return JOB_STOPPED;
-        to->interval = clopper_pearson(to->evaluation.errors, to->evaluation.scored);
+        int done = set_evaluate(&result->sets[result->set_count], trainer_model(job->trainer), &job->config.evals[i],
+                                job->worker->stop, error);
+        if (done != 0)
+            return done < 0 ? failure(job, error) : JOB_STOPPED;
         result->set_count++;
     }
     return JOB_FINISHED;
@@ -252,13 +242,13 @@ static enum job_end evaluate_finally(struct job *job, struct error *error)
     job->device = device_open(job->worker->device, job->worker->process, precision, error);
     struct model *model = job->device ? model_open(&job->config, job->device, false, error) : NULL;
     if (!model)
-        return *job->worker->beside > 1 && error->memory ? JOB_CROWDED : JOB_FAILED;
+        return failure(job, error);
     struct run_result result = { 0 };
     view_of(job)->loss = NAN;
     int status = weights_read(model, path_in(job->folder.text, "model.safetensors").text, error);
     if (status == 0)
         status = final_evaluate(model, select, job->worker->stop, &result, error);
-    enum job_end end = status < 0 ? JOB_FAILED : status > 0 ? JOB_STOPPED : JOB_FINISHED;
+    enum job_end end = status < 0 ? failure(job, error) : status > 0 ? JOB_STOPPED : JOB_FINISHED;
     if (end == JOB_FINISHED && !claim_is_held(job->claim))
         end = JOB_LOST;
     if (end == JOB_FINISHED && final_write(select, collection->folder.text, job->id, &result, error) != 0)

@@ -104,6 +104,11 @@ int device_choose(struct device_choice *choice, const char *name, struct error *
     return 0;
 }
 
+int threads_each(int threads, int runs)
+{
+    return threads / runs > 1 ? threads / runs : 1;
+}
+
 static int ordinal_of(const struct device_choice *choice, int index)
 {
     return choice->first + index % choice->count;

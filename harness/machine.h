@@ -19,6 +19,9 @@ struct device_choice {
 };
 int device_choose(struct device_choice *choice, const char *name, struct error *error);
 
+/* Of so many threads, how many each of `runs` at once gets; at least 1. */
+int threads_each(int threads, int runs);
+
 /* Once in each process that trains, before its first device and thread: it is worker `index`, and all workers of this
  * machine together train `runs` at once. */
 void device_prepare(const struct device_choice *choice, int index, int runs);

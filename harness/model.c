@@ -107,7 +107,7 @@ static void lay_out(struct model *model)
             if (parameter->declared.matrix != (pass == 0))
                 continue;
             if (!parameter->declared.joint) {
-                used += (size_t)((JOINT_ROWS - joint % JOINT_ROWS) % JOINT_ROWS) * model->attention.C;
+                used += (size_t)(joint_rows(joint) - joint) * model->attention.C;
                 joint = 0;
             }
             joint += parameter->declared.joint ? parameter->declared.dims[0] : 0;

@@ -41,6 +41,26 @@ void run_result_free(struct run_result *result)
     *result = (struct run_result){ 0 };
 }
 
+void run_result_name(struct run_result *result, const struct run_config *config)
+{
+    snprintf(result->task, sizeof result->task, "%s", config->task->name);
+    snprintf(result->attention, sizeof result->attention, "%s", config->attention->name);
+    result->seed = config->seed;
+}
+
+int set_evaluate(struct set_result *to, struct model *model, const struct eval_set *set, const volatile int *stop,
+                 struct error *error)
+{
+    memcpy(to->name, set->name, sizeof to->name);
+    to->validation = set->validation;
+    int status = evaluate(model, set, NULL, stop, &to->evaluation, error);
+    if (status < 0)
+        error_prefix(error, "evaluation of %s", set->name);
+    if (status == 0)
+        to->interval = clopper_pearson(to->evaluation.errors, to->evaluation.scored);
+    return status;
+}
+
 const struct evaluation *run_result_set(const struct run_result *result, const char *name, bool validation)
 {
     for (int i = 0; i < result->set_count; i++)

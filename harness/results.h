@@ -36,6 +36,13 @@ struct run_result {
 
 void run_result_free(struct run_result *result);
 
+/* Notes which task, attention and seed it is the result of. */
+void run_result_name(struct run_result *result, const struct run_config *config);
+
+/* Evaluates the model on `set`, as evaluate() does and with its return values, and adds the interval. */
+int set_evaluate(struct set_result *to, struct model *model, const struct eval_set *set, const volatile int *stop,
+                 struct error *error);
+
 /* The values of the named set; NULL if the run has none. */
 const struct evaluation *run_result_set(const struct run_result *result, const char *name, bool validation);
 

@@ -395,7 +395,7 @@ static void choose_workers(struct sweep *sweep, int waiting)
     int most = (waiting + workers - 1) / workers;
     sweep->workers = workers;
     sweep->lanes = lanes < most ? lanes : most;
-    sweep->device.threads = cores / (workers * sweep->lanes) > 1 ? cores / (workers * sweep->lanes) : 1;
+    sweep->device.threads = threads_each(cores, workers * sweep->lanes);
 }
 
 /* Forgets the workers, who are gone. */

@@ -17,9 +17,7 @@ int worker_record_failure(struct collection *collection, int run, const char *re
     for (char *c = result.reason; *c; c++)
         *c = *c == '\n' || *c == '\r' ? ' ' : *c; /* a row of a table is a line */
     if (experiment_resolve(collection->experiment, run, &config, NULL) == 0) {
-        snprintf(result.task, sizeof result.task, "%s", config.task->name);
-        snprintf(result.attention, sizeof result.attention, "%s", config.attention->name);
-        result.seed = config.seed;
+        run_result_name(&result, &config);
         run_config_free(&config);
     }
     return run_result_write(collection->folder.text, collection->experiment->runs[run].id, &result, error);

@@ -18,6 +18,7 @@
 #include "harness/csv.h"
 #include "harness/machine.h"
 #include "harness/sweep.h"
+#include "tests/scratch.h"
 
 /* Ten runs: every attention in two precisions, at a checkpoint every few hundred steps. */
 static const char experiment_yaml[] =
@@ -31,7 +32,7 @@ static const char experiment_yaml[] =
 
 enum { RUNS = 10, ALL_OF_THEM = 8 };
 
-static char folder[64];
+static char folder[SCRATCH_SIZE];
 
 static const char *device(void)
 {
@@ -91,41 +92,6 @@ static void finish(pid_t pid)
 
 /* ---- what came out ---- */
 
-static struct csv_table read_table(const char *path)
-{
-    struct csv_table table = { 0 };
-    struct error error;
-    if (csv_read(&table, path, &error) != 0)
-        fail_msg("%s", error.message);
-    return table;
-}
-
-/* Equal but for the last `timing` columns. */
-static void same_table(const char *a, const char *b, size_t timing)
-{
-    struct csv_table x = read_table(a), y = read_table(b);
-    assert_true(x.rows > 1 && x.columns > timing);
-    assert_int_equal(x.rows, y.rows);
-    assert_int_equal(x.columns, y.columns);
-    for (size_t row = 0; row < x.rows; row++)
-        for (size_t column = 0; column < x.columns - timing; column++)
-            assert_string_equal(csv_cell(&x, row, column), csv_cell(&y, row, column));
-    csv_free(&x);
-    csv_free(&y);
-}
-
-static void same_file(const char *a, const char *b)
-{
-    size_t m = 0, n = 0;
-    char *x = file_read(a, &m, NULL), *y = file_read(b, &n, NULL);
-    assert_non_null(x);
-    assert_non_null(y);
-    assert_int_equal(m, n);
-    assert_memory_equal(x, y, m);
-    free(x);
-    free(y);
-}
-
 static glob_t runs_of(const char *out, const char *file)
 {
     char pattern[32];
@@ -181,13 +147,12 @@ static int open_all(void **state)
     struct device_choice choice;
     struct error error = { "" };
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/statelab-test-XXXXXX");
     if (device_choose(&choice, device(), &error) != 0) {
         print_message("skipped: %s\n", error.message);
-        folder[0] = '\0';
         return 0;
     }
-    if (!mkdtemp(folder) || file_write(in_folder("small.yaml").text, experiment_yaml, strlen(experiment_yaml), NULL))
+    if (scratch_make(folder) != 0 ||
+        file_write(in_folder("small.yaml").text, experiment_yaml, strlen(experiment_yaml), NULL))
         return -1;
     finish(start("alone", 1));
     return 0;
@@ -196,12 +161,7 @@ static int open_all(void **state)
 static int remove_all(void **state)
 {
     (void)state;
-    pid_t pid = folder[0] ? fork() : -1;
-    if (pid == 0) {
-        execlp("rm", "rm", "-rf", folder, (char *)NULL);
-        _exit(126);
-    }
-    return pid > 0 && waitpid(pid, NULL, 0) != pid ? -1 : 0;
+    return folder[0] ? scratch_remove(folder) : 0;
 }
 
 static void need_device(void)

@@ -12,6 +12,7 @@
 
 #include "harness/lanes.h"
 #include "harness/sweep.h"
+#include "tests/scratch.h"
 
 static const char experiment_yaml[] = "name: small\n"
                                       "task: {name: flip_flop, seq_len: 16, p_ignore: 0.5}\n"
@@ -83,7 +84,7 @@ void *aligned_alloc(size_t alignment, size_t size)
 
 /* ---- one process full of lanes ---- */
 
-static char folder[64];
+static char folder[SCRATCH_SIZE];
 
 struct outcome {
     enum worker_exit exit;
@@ -141,22 +142,16 @@ static struct outcome run(int most, int limit)
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/statelab-test-XXXXXX");
     memset(&memory, 0, sizeof memory);
-    return mkdtemp(folder)
-               ? file_write(path_in(folder, "small.yaml").text, experiment_yaml, strlen(experiment_yaml), NULL)
-               : -1;
+    if (scratch_make(folder) != 0)
+        return -1;
+    return file_write(path_in(folder, "small.yaml").text, experiment_yaml, strlen(experiment_yaml), NULL);
 }
 
 static int remove_folder(void **state)
 {
     (void)state;
-    pid_t pid = fork();
-    if (pid == 0) {
-        execlp("rm", "rm", "-rf", folder, (char *)NULL);
-        _exit(126);
-    }
-    return pid > 0 && waitpid(pid, NULL, 0) == pid ? 0 : -1;
+    return scratch_remove(folder);
 }
 
 /* ---- tests ---- */

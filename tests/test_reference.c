@@ -15,13 +15,14 @@
 
 #include "harness/csv.h"
 #include "harness/files.h"
+#include "tests/scratch.h"
 
 enum { ARGUMENTS = 24 };
 
 static const char *const tables[] = { "results.csv", "summary.csv", "min_layers.csv" };
 enum { TABLES = sizeof tables / sizeof *tables };
 
-static char folder[64];
+static char folder[SCRATCH_SIZE];
 
 static const char select_yaml[] = "name: small\n"
                                   "task: {name: flip_flop, seq_len: 16, p_ignore: 0.5}\n"
@@ -97,14 +98,13 @@ static void copy(struct path from, struct path to)
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/statelab-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
+    return scratch_make(folder);
 }
 
 static int remove_folder(void **state)
 {
     (void)state;
-    return run_program("/dev/null", (const char *const[]){ "rm", "-rf", folder, NULL });
+    return scratch_remove(folder);
 }
 
 /* ---- making it again ---- */

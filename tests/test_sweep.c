@@ -18,11 +18,12 @@
 #include "harness/csv.h"
 #include "harness/experiment.h"
 #include "harness/files.h"
+#include "tests/scratch.h"
 
 /* Rows per run: the test sets id and dense, and the validation twin of id. */
 enum { ROWS = 3 };
 
-static char folder[64];
+static char folder[SCRATCH_SIZE];
 
 /* Eight runs; `steps` and the like are changed with --set. */
 static const char experiment_yaml[] = "name: small\n"
@@ -106,27 +107,8 @@ static struct csv_table results(const char *out)
 /* Equal but for the two columns of timing, which stand last. */
 static void same_results(const char *a, const char *b)
 {
-    struct csv_table x = results(a), y = results(b);
-    assert_int_equal(x.rows, y.rows);
-    assert_int_equal(x.columns, y.columns);
-    for (size_t row = 0; row < x.rows; row++)
-        for (size_t column = 0; column < x.columns - 2; column++)
-            assert_string_equal(csv_cell(&x, row, column), csv_cell(&y, row, column));
-    csv_free(&x);
-    csv_free(&y);
-}
-
-static void same_file(const char *a, const char *b)
-{
-    size_t m, n;
-    struct error error;
-    char *x = file_read(a, &m, &error), *y = file_read(b, &n, &error);
-    assert_non_null(x);
-    assert_non_null(y);
-    assert_int_equal(m, n);
-    assert_memory_equal(x, y, m);
-    free(x);
-    free(y);
+    same_table(path_in(in_folder(a).text, "small/results.csv").text,
+               path_in(in_folder(b).text, "small/results.csv").text, 2);
 }
 
 /* Rows with that status; the id of the first goes to `id`. */
@@ -163,21 +145,15 @@ static void wait_for_checkpoint(const char *out)
 static int make_folder(void **state)
 {
     (void)state;
-    struct error error;
-    snprintf(folder, sizeof folder, "/tmp/statelab-test-XXXXXX");
-    return mkdtemp(folder) ? file_write(in_folder("small.yaml").text, experiment_yaml, strlen(experiment_yaml), &error)
-                           : -1;
+    if (scratch_make(folder) != 0)
+        return -1;
+    return file_write(in_folder("small.yaml").text, experiment_yaml, strlen(experiment_yaml), NULL);
 }
 
 static int remove_folder(void **state)
 {
     (void)state;
-    pid_t pid = fork();
-    if (pid == 0) {
-        execlp("rm", "rm", "-rf", folder, (char *)NULL);
-        _exit(126);
-    }
-    return finish(pid);
+    return scratch_remove(folder);
 }
 
 /* ---- tests ---- */
@@ -265,17 +241,23 @@ static void a_damaged_checkpoint_is_set_aside(void **state)
     same_results("whole", "cut");
 }
 
-static void one_bad_run_does_not_stop_the_others(void **state)
+/* With one run that crashes: that one fails, and the others are done. */
+static void only_the_bad_one_fails(const char *workers, const char *pack)
 {
     char id[RUN_ID_SIZE];
-    (void)state;
     expect(SWEEP("whole", "--workers", "2"), 0);
     assert_true(count_status("whole", "done", id) > 0);
     setenv("STATELAB_TEST_CRASH", id, 1);
-    expect(SWEEP("hurt", "--workers", "2"), 1);
+    expect(SWEEP("hurt", "--workers", workers, "--pack", pack), 1);
     unsetenv("STATELAB_TEST_CRASH");
     assert_int_equal(count_status("hurt", "failed", NULL), 1);
     assert_int_equal(count_status("hurt", "done", NULL), 7 * ROWS);
+}
+
+static void one_bad_run_does_not_stop_the_others(void **state)
+{
+    (void)state;
+    only_the_bad_one_fails("2", "auto");
     expect(RUN("status", in_folder("hurt/small").text), 1);
     output_says("SIGABRT");
     expect(SWEEP("hurt", "--retry", "failed"), 0);
@@ -298,15 +280,8 @@ static void runs_trained_beside_each_other_give_the_same_bytes(void **state)
 
 static void of_runs_that_die_together_only_the_bad_one_fails(void **state)
 {
-    char id[RUN_ID_SIZE];
     (void)state;
-    expect(SWEEP("whole", "--workers", "2"), 0);
-    assert_true(count_status("whole", "done", id) > 0);
-    setenv("STATELAB_TEST_CRASH", id, 1);
-    expect(SWEEP("hurt", "--workers", "1", "--pack", "4"), 1);
-    unsetenv("STATELAB_TEST_CRASH");
-    assert_int_equal(count_status("hurt", "failed", NULL), 1);
-    assert_int_equal(count_status("hurt", "done", NULL), 7 * ROWS);
+    only_the_bad_one_fails("1", "4");
     expect(SWEEP("hurt", "--retry", "failed", "--pack", "2"), 0);
     same_results("whole", "hurt");
 }

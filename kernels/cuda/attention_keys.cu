@@ -6,7 +6,7 @@
 
 template <int P, int D> struct key_stage {
     static constexpr size_t BYTES = 2 * tile<P, D>::BYTES + ATTENTION_BLOCK * sizeof(float2);
-    static constexpr int COUNT = 2 * BYTES <= 64 * 1024 ? 2 : 1;
+    static constexpr int COUNT = STAGES<BYTES>;
     tile<P, D> q, dout;
     float2 *gates; /* of the keys; they differ between the query heads */
 };
@@ -218,7 +218,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
 /* A block of threads takes at most 64 rows of the product. */
 template <int D> static constexpr int PARTS = (D + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK;
 
-template <int P, int D> static constexpr int CHANGE_STAGES = 4 * tile<P, D>::BYTES <= 64 * 1024 ? 2 : 1;
+template <int P, int D> static constexpr int CHANGE_STAGES = STAGES<2 * tile<P, D>::BYTES>;
 
 template <int P, int D>
 static __global__ void __launch_bounds__(ATTENTION_THREADS)

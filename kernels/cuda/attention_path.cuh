@@ -4,8 +4,6 @@
 
 #include "kernels/cuda/attention_tile.cuh"
 
-enum { SQUARE_LD = ATTENTION_BLOCK + 4, SQUARE_BYTES = ATTENTION_BLOCK * SQUARE_LD * (int)sizeof(float) };
-
 /* A warp owns 16 rows and, of COUNT warps to the same rows, its share of the columns: N pairs of quads of a matrix of D
  * columns, M of one of 64. */
 template <int D> struct share {

@@ -9,8 +9,6 @@ template <int P, int D, int KIND> struct rows_block {
     stage_ring<P, D, KIND, true> ring;
 };
 
-enum { SQUARE_LD = ATTENTION_BLOCK + 4, SQUARE_BYTES = ATTENTION_BLOCK * SQUARE_LD * (int)sizeof(float) };
-
 template <int P, int D, int KIND> static constexpr size_t rows_shared()
 {
     size_t ring = stage_ring<P, D, KIND, true>::BYTES;

@@ -17,10 +17,10 @@ template <int P, int D, int KIND, bool CHAIN> struct stage {
     float2 *gates;
 };
 
-/* The stages of one query block. Two where that leaves room for other blocks of threads, otherwise one. */
+/* The stages of one query block. */
 template <int P, int D, int KIND, bool CHAIN> struct stage_ring {
     using Stage = stage<P, D, KIND, CHAIN>;
-    static constexpr int COUNT = 2 * Stage::BYTES <= 64 * 1024 ? 2 : 1;
+    static constexpr int COUNT = STAGES<Stage::BYTES>;
     static constexpr size_t BYTES = COUNT * Stage::BYTES;
     char *base;
     int bh, bk, block; /* query head, key-value head, query block */

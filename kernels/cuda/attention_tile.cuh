@@ -5,6 +5,7 @@
 #define STATELAB_KERNELS_CUDA_ATTENTION_TILE_CUH
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #ifdef __CUDACC__
 
@@ -29,6 +30,12 @@ template <int PRECISION, int TILE_WIDTH, int TILE_HEIGHT = ATTENTION_BLOCK> stru
     static constexpr size_t BYTES = PARTS * PLANE * sizeof(element);
     element *at;
 };
+
+/* Squares of floats in shared memory: rows that neither rows nor columns of threads meet in a bank with. */
+enum { SQUARE_LD = ATTENTION_BLOCK + 4, SQUARE_BYTES = ATTENTION_BLOCK * SQUARE_LD * (int)sizeof(float) };
+
+/* Two stages of so many bytes where they leave room for other blocks of threads, otherwise one. */
+template <size_t BYTES> static constexpr int STAGES = 2 * BYTES <= 64 * 1024 ? 2 : 1;
 
 /* Lays out shared memory: the next tile or array from *base on. */
 template <typename Tile> static __device__ inline Tile carve_tile(char *&base)
@@ -87,20 +94,6 @@ static __device__ inline void load_packed(Tile to, const float *from)
 }
 
 /* ---- conversion ---- */
-
-static __device__ inline uint32_t to_tf32(float x)
-{
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-    return bits;
-}
-
-static __device__ inline uint32_t to_bf16x2(float first, float second)
-{
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
-    return bits;
-}
 
 /* What rounding to bf16 left over. */
 static __device__ inline uint32_t rest_bf16x2(uint32_t high, float first, float second)
@@ -197,20 +190,6 @@ static __device__ inline void load_floats(Tile tile, const float *from)
 
 /* ---- products ---- */
 
-static __device__ inline void mma_tf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-static __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 template <bool TRANSPOSED> static __device__ inline void load_matrices(uint32_t (&x)[4], const uint16_t *at)
 {
     unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(at));
@@ -297,9 +276,9 @@ static __device__ inline void multiply_step(float (&sum)[N][4], const left_fragm
             }
             /* The tensor core's own additions cut off: long sums are rounded outside it. */
             float part[4] = {};
-            mma_tf32(part, left.low, high);
-            mma_tf32(part, left.high, low);
-            mma_tf32(part, left.high, high);
+            mma<false>(part, left.low, high[0], high[1]);
+            mma<false>(part, left.high, low[0], low[1]);
+            mma<false>(part, left.high, high[0], high[1]);
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 sum[n][e] += part[e];
@@ -321,14 +300,14 @@ static __device__ inline void multiply_step(float (&sum)[N][4], const left_fragm
             if constexpr (Tile::PARTS == 2) {
 #pragma unroll
                 for (int m = 0; m < GROUP; m++)
-                    mma_bf16(sum[n + m], left.low, high[m / 2][m % 2 * 2], high[m / 2][m % 2 * 2 + 1]);
+                    mma<true>(sum[n + m], left.low, high[m / 2][m % 2 * 2], high[m / 2][m % 2 * 2 + 1]);
 #pragma unroll
                 for (int m = 0; m < GROUP; m++)
-                    mma_bf16(sum[n + m], left.high, low[m / 2][m % 2 * 2], low[m / 2][m % 2 * 2 + 1]);
+                    mma<true>(sum[n + m], left.high, low[m / 2][m % 2 * 2], low[m / 2][m % 2 * 2 + 1]);
             }
 #pragma unroll
             for (int m = 0; m < GROUP; m++)
-                mma_bf16(sum[n + m], left.high, high[m / 2][m % 2 * 2], high[m / 2][m % 2 * 2 + 1]);
+                mma<true>(sum[n + m], left.high, high[m / 2][m % 2 * 2], high[m / 2][m % 2 * 2 + 1]);
         }
     }
 }

@@ -93,7 +93,7 @@ static __device__ inline right_fragment right_across(const float (*tile)[STRIDE]
 
 static __device__ inline void multiply(float (&sum)[4], const left_fragment &left, const right_fragment &right)
 {
-    mma<true>(sum, left.bits, right.bits);
+    mma<true>(sum, left.bits, right.bits[0], right.bits[1]);
 }
 
 /* Two neighbouring 16 x 8 results as a left operand of 16 depths. */

@@ -62,7 +62,7 @@ static __device__ inline void multiply_tile(float (&sum)[2][4][4], const TileA &
         for (int i = 0; i < 2; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                mma<BF16>(sum[i][j], left[i], right[j]);
+                mma<BF16>(sum[i][j], left[i], right[j][0], right[j][1]);
     }
 }
 
