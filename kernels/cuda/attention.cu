@@ -26,7 +26,7 @@ static __global__ void sum_gates_kernel(const __grid_constant__ struct attention
     }
 }
 
-/* ---- keys and values become packed matrices; for path cuda_path_operators does that ---- */
+/* ---- keys and values become packed matrices; for path cuda_path does that ---- */
 
 template <int P, int D>
 static __global__ void __launch_bounds__(ATTENTION_THREADS)
@@ -213,9 +213,7 @@ struct attention_call attention_call_make(const struct attention_shape *shape, c
     call.keys = attention_carve(saved, &used, key_blocks * ATTENTION_BLOCK * D);
     call.values = attention_carve(saved, &used, key_blocks * ATTENTION_BLOCK * D);
     call.change = attention_carve(saved, &used, path_blocks * D * D);
-    call.transform = attention_carve(saved, &used, path_blocks * SQUARE);
-    call.local = attention_carve(saved, &used, path_blocks * SQUARE);
-    call.update = attention_carve(saved, &used, path_blocks * ATTENTION_BLOCK * D);
+    call.inverse = attention_carve(saved, &used, path_blocks * SQUARE);
     call.edge = attention_carve(saved, &used, query_blocks * ATTENTION_BLOCK * D);
     call.logits = attention_carve(saved, &used, query_blocks * SQUARE);
     if (saved_size)
@@ -237,10 +235,8 @@ void cuda_attention_forward(struct device *device, const struct attention_shape 
     struct cuda_device *cuda = cuda_enter(device);
     struct attention_call call = attention_call_make(shape, in, saved, nullptr);
     call.o = o;
-    if (call.path) {
-        cuda_path_operators(cuda, &call);
-        cuda_path_queries(cuda, &call);
-    }
+    if (call.path)
+        cuda_path(cuda, &call);
     if (call.gate)
         cuda_launch(cuda, "attention", sum_gates_kernel, (unsigned)(call.B * call.H), 32, 0, call);
     with_precision(cuda, "attention", call.D, [&](auto precision, auto width) {

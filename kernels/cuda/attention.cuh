@@ -24,10 +24,8 @@ struct attention_call {
     float *row;           /* [B*H, T]: log-sum-exp of the row; stick-breaking: log of what is left of the stick */
     float2 *cumulative;   /* [B*H, T]: sum of log_gate, as the sum of two floats */
     float *keys, *values; /* per block of bk, packed [64, D]; path: keys at the right edge of their block */
-    float *change;        /* path, per block of bk, packed [D, D]: block product minus identity, -W^T T W */
-    float *transform;     /* path, per block of bk [64, 64] */
-    float *local;         /* path, per block of bk [64, 64] */
-    float *update;        /* path, per block of bk [64, D] */
+    float *change;        /* path, per block of bk, packed [D, D]: block product minus identity */
+    float *inverse;       /* path, per block of bk [64, 64]: of M = I + tril(diag(beta) W W^T, -1) */
     float *edge;          /* path, per block of bh [64, D]: queries at the left edge of their block */
     float *logits;        /* path, per block of bh [64, 64]: the block's own, not scaled */
 
@@ -44,14 +42,11 @@ struct attention_call {
     float *before;                     /* gate, per slot [4]: sums of dlogits to the left of the key block */
     float *dkeys, *dchange;            /* path, per block of bk [64, D], [D, D] */
     float *dlogits, *dedge;            /* path, per block of bh [64, 64], [64, D]; dlogits scaled */
-    float *dk, *dw, *dupdate, *dlocal; /* path, per block of bh: what its queries give [64, D], ... , [64, 64] */
 };
 
-/* attention_path.cu, attention_path_queries.cu: path inside the blocks. */
-void cuda_path_operators(struct cuda_device *cuda, const struct attention_call *call);
-void cuda_path_operators_backward(struct cuda_device *cuda, const struct attention_call *call);
-void cuda_path_queries(struct cuda_device *cuda, const struct attention_call *call);
-void cuda_path_queries_backward(struct cuda_device *cuda, const struct attention_call *call);
+/* attention_path.cu, attention_path_backward.cu: path inside the blocks. */
+void cuda_path(struct cuda_device *cuda, const struct attention_call *call);
+void cuda_path_backward(struct cuda_device *cuda, const struct attention_call *call);
 
 /* attention_rows.cu, attention_keys.cu: the two halves of backward for one slab. */
 void cuda_attention_rows(struct cuda_device *cuda, const struct attention_call *call);

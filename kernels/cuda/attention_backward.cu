@@ -42,10 +42,6 @@ static size_t carve_scratch(const struct attention_shape *shape, struct attentio
     call->dchange = attention_carve(scratch, &used, key_blocks * D * D);
     call->dlogits = attention_carve(scratch, &used, path_blocks * SQUARE);
     call->dedge = attention_carve(scratch, &used, path_blocks * block);
-    call->dk = attention_carve(scratch, &used, path_blocks * block);
-    call->dw = attention_carve(scratch, &used, path_blocks * block);
-    call->dupdate = attention_carve(scratch, &used, path_blocks * block);
-    call->dlocal = attention_carve(scratch, &used, path_blocks * SQUARE);
     return used;
 }
 
@@ -72,8 +68,6 @@ void cuda_attention_backward(struct device *device, const struct attention_shape
         cuda_attention_rows(cuda, &call);
         cuda_attention_keys(cuda, &call);
     }
-    if (call.path) {
-        cuda_path_queries_backward(cuda, &call);
-        cuda_path_operators_backward(cuda, &call);
-    }
+    if (call.path)
+        cuda_path_backward(cuda, &call);
 }

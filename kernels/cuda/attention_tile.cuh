@@ -375,6 +375,19 @@ template <int N, typename F> static __device__ inline void each_pair(float (&x)[
     }
 }
 
+/* Over the four threads that share a row. */
+static __device__ inline float quad_sum(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+static __device__ inline float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
 template <int N> static __device__ inline void clear(float (&x)[N][4])
 {
 #pragma unroll

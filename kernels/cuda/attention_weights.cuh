@@ -7,18 +7,6 @@
 
 #ifdef __CUDACC__
 
-static __device__ inline float quad_sum(float x)
-{
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-static __device__ inline float quad_max(float x)
-{
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
 /* ---- gates ---- */
 
 /* Starts copying the summed gates of a block's tokens, 0 beyond the end. */
