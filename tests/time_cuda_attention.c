@@ -178,16 +178,16 @@ int main(void)
         return 1;
     }
     printf("size,precision,attention,forward_us,backward_us\n");
-    for (int p = PRECISION_TF32; p <= PRECISION_BF16; p++) {
-        struct device *device = cuda_device_open(0, (enum precision)p, &error);
-        if (!device) {
-            fprintf(stderr, "%s\n", error.message);
-            return 1;
-        }
-        for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
+        for (int p = PRECISION_TF32; p <= PRECISION_BF16; p++) {
+            struct device *device = cuda_device_open(0, (enum precision)p, &error);
+            if (!device) {
+                fprintf(stderr, "%s\n", error.message);
+                return 1;
+            }
             for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
                 run(device, precisions[p], &sizes[n], &variants[v]);
-        device->ops->close(device);
-    }
+            device->ops->close(device);
+        }
     return 0;
 }

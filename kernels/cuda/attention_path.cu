@@ -38,7 +38,7 @@ static __device__ inline void find_transform(const struct attention_call &call, 
     int square = share<D>::square();
     {
         float gram[M][4] = {};
-        multiply<ROWS, ROWS, D>(gram, memory.w, warp_row(), shift<ROWS>(memory.w, square));
+        multiply_lower<ROWS, ROWS, D>(gram, memory.w, memory.w, square);
         each_pair(gram, [&](int row, int, float &first, float &second) {
             first *= memory.beta[row];
             second *= memory.beta[row];
@@ -81,12 +81,13 @@ static __device__ inline void find_edges(const struct attention_call &call, cons
     int wide = share<D>::wide();
     {
         float x[N][4] = {};
-        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(x, memory.transform, warp_row(), shift<COLUMNS>(memory.w, wide));
+        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(x, memory.transform, warp_row(),
+                                                           shift<COLUMNS>(memory.w, wide));
         store_tile(shift<COLUMNS>(memory.x, wide), x);
     }
     __syncthreads();
     float keys[N][4] = {};
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(keys, memory.across, warp_row(), shift<COLUMNS>(memory.x, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(keys, memory.across, warp_row(), shift<COLUMNS>(memory.x, wide));
     negate(keys);
     add_slice(keys, at.k + wide, call.in.ldk, at.rows);
     store_packed<P, D>(block_matrix(call, call.keys, at.bk, at.block, D), keys, wide);
@@ -102,14 +103,14 @@ static __device__ inline void find_queries(const struct attention_call &call, co
     int wide = share<D>::wide(), square = share<D>::square();
     float logits[M][4] = {}, moved[M][4] = {}, edge[N][4] = {};
     queries_along<D>(memory.along, memory.q, memory.w);
-    multiply<ROWS, ROWS, D>(logits, memory.q, warp_row(), shift<ROWS>(memory.k, square));
+    multiply_lower<ROWS, ROWS, D>(logits, memory.q, memory.k, square);
     __syncthreads();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(moved, memory.along, warp_row(), shift<COLUMNS>(memory.transform, square));
+    multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(moved, memory.along, memory.transform, square);
     store_tile(shift<COLUMNS>(memory.moved, square), moved);
     __syncthreads();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(logits, memory.moved, warp_row(), shift<COLUMNS>(memory.across, square));
+    multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(logits, memory.moved, memory.across, square);
     store_floats(block_matrix(call, call.logits, bh, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK, logits);
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(edge, memory.moved, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(edge, memory.moved, warp_row(), shift<COLUMNS>(memory.w, wide));
     add_slice(edge, call.in.q + query_offset(call, at, bh) + wide, call.in.ldq, at.rows);
     store_floats(block_matrix(call, call.edge, bh, at.block, D) + wide, D, edge);
 }
@@ -123,13 +124,16 @@ static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
     extern __shared__ float4 shared[];
     struct path_memory<E, D> memory = carve_memory<E, D>(reinterpret_cast<char *>(shared));
     struct path_place at = find_place(call);
+    const float *q = call.in.q + query_offset(call, at, query_head(call, at.bk, 0));
+    const float *v = call.in.v + token_offset(call, at.bk, call.K, at.first, call.in.ldv);
+    prefetch_rows<D, THREADS>(at.k, call.in.ldk, at.rows);
+    prefetch_rows<D, THREADS>(q, call.in.ldq, at.rows);
+    prefetch_rows<D, THREADS>(v, call.in.ldv, at.rows);
     load_rows<THREADS>(memory.w, at.w, at.ldw, at.rows);
     load_rows<THREADS>(memory.k, at.k, call.in.ldk, at.rows);
-    load_rows<THREADS>(memory.q, call.in.q + query_offset(call, at, query_head(call, at.bk, 0)), call.in.ldq, at.rows);
+    load_rows<THREADS>(memory.q, q, call.in.ldq, at.rows);
     load_beta(call, at, memory.beta);
-    pack_rows<P, D, THREADS>(block_matrix(call, call.values, at.bk, at.block, D),
-                             call.in.v + token_offset(call, at.bk, call.K, at.first, call.in.ldv), call.in.ldv,
-                             at.rows);
+    pack_rows<P, D, THREADS>(block_matrix(call, call.values, at.bk, at.block, D), v, call.in.ldv, at.rows);
     __syncthreads();
     find_transform(call, at, memory);
     find_edges<P>(call, at, memory);

@@ -10,7 +10,8 @@
  * columns, M of one of 64. */
 template <int D> struct share {
     static constexpr int COUNT = D >= 64 ? 4 : D >= 32 ? 2 : 1, THREADS = COUNT * ATTENTION_THREADS;
-    static constexpr int BLOCKS = 512 / THREADS; /* on a processor at once: what 128 registers a thread allow */
+    /* On a processor at once: what 128 registers a thread allow, and 256 where a thread has more to keep. */
+    static constexpr int BLOCKS = D >= 32 ? 512 / THREADS : 2;
     static constexpr int N = D / 8 / COUNT, M = ATTENTION_BLOCK / 8 / COUNT;
 #ifdef __CUDACC__
     /* The warp's first column. */
@@ -69,12 +70,20 @@ static __device__ inline void load_beta(const struct attention_call &call, const
         beta[threadIdx.x] = (int)threadIdx.x < at.rows ? call.in.beta[beta_index(call, at, threadIdx.x)] : 0;
 }
 
+/* sum += A B^T, a square of which only what is not above the diagonal is wanted: warps above it do nothing. */
+template <enum layout LEFT, enum layout RIGHT, int DEPTH, enum part PART = WHOLE, typename TileA, typename TileB, int M>
+static __device__ inline void multiply_lower(float (&sum)[M][4], TileA a, TileB b, int square)
+{
+    if (square < warp_row() + 16)
+        multiply<LEFT, RIGHT, DEPTH, PART>(sum, a, warp_row(), shift<RIGHT>(b, square));
+}
+
 /* C, of tiles; not before all threads are done with c. */
 template <int D, typename Tile, typename Square> static __device__ inline void keys_across(Square c, Tile w, Tile k)
 {
     float across[share<D>::M][4] = {};
     int square = share<D>::square();
-    multiply<ROWS, ROWS, D>(across, w, warp_row(), shift<ROWS>(k, square));
+    multiply_lower<ROWS, ROWS, D>(across, w, k, square);
     keep_lower(across, -1, square);
     store_tile(shift<COLUMNS>(c, square), across);
 }
@@ -84,7 +93,7 @@ template <int D, typename Tile, typename Square> static __device__ inline void q
 {
     float along[share<D>::M][4] = {};
     int square = share<D>::square();
-    multiply<ROWS, ROWS, D>(along, q, warp_row(), shift<ROWS>(w, square));
+    multiply_lower<ROWS, ROWS, D>(along, q, w, square);
     keep_lower(along, 0, square);
     negate(along);
     store_tile(shift<COLUMNS>(a, square), along);

@@ -55,30 +55,29 @@ static __device__ inline void queries_backward(const struct attention_call &call
     __syncthreads();
     queries_along<D>(memory.a, memory.x, memory.w);
     keys_across<D>(memory.c, memory.w, memory.k);
-    multiply<ROWS, ROWS, D>(dmoved, memory.y, warp_row(), shift<ROWS>(memory.w, square));
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sums.dk, memory.b, warp_row(), shift<COLUMNS>(memory.x, wide));
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dq, memory.b, warp_row(), shift<COLUMNS>(memory.k, wide));
+    multiply_lower<ROWS, ROWS, D>(dmoved, memory.y, memory.w, square);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dk, memory.b, warp_row(), shift<COLUMNS>(memory.x, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(dq, memory.b, warp_row(), shift<COLUMNS>(memory.k, wide));
     __syncthreads();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(moved, memory.a, warp_row(), shift<COLUMNS>(memory.transform, square));
-    multiply<ROWS, ROWS, ATTENTION_BLOCK>(dmoved, memory.b, warp_row(), shift<ROWS>(memory.c, square));
+    multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(moved, memory.a, memory.transform, square);
+    multiply_lower<ROWS, ROWS, ATTENTION_BLOCK, LOWER>(dmoved, memory.b, memory.c, square);
     __syncthreads();
     store_tile(shift<COLUMNS>(memory.c, square), moved); /* -A' */
     __syncthreads();
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sums.dacross, memory.c, warp_row(), shift<COLUMNS>(memory.b, square));
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.y, wide));
+    multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dacross, memory.c, memory.b, square);
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.y, wide));
     __syncthreads();
     store_tile(shift<COLUMNS>(memory.b, square), dmoved); /* the gradient of -A' */
     __syncthreads();
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sums.dtransform, memory.a, warp_row(),
-                                                shift<COLUMNS>(memory.b, square));
+    multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dtransform, memory.a, memory.b, square);
     clear(moved);
-    multiply<ROWS, ROWS, ATTENTION_BLOCK>(moved, memory.b, warp_row(), shift<ROWS>(memory.transform, square));
+    multiply_lower<ROWS, ROWS, ATTENTION_BLOCK, LOWER>(moved, memory.b, memory.transform, square);
     keep_lower(moved, 0, square);
     negate(moved);
     store_tile(shift<COLUMNS>(memory.c, square), moved); /* the gradient of A */
     __syncthreads();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(dq, memory.c, warp_row(), shift<COLUMNS>(memory.w, wide));
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.x, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(dq, memory.c, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.x, wide));
     store_slice(call.out.dq + query_offset(call, at, bh) + wide, call.in.ldq, dq, at.rows);
     __syncthreads();
 }
@@ -96,8 +95,8 @@ static __device__ inline void across_backward(const struct attention_call &call,
     if (met)
         add_floats(sums.dk, block_matrix(call, call.dkeys, at.bk, at.block, D) + wide, D);
     __syncthreads();
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sums.dk, memory.c, warp_row(), shift<COLUMNS>(memory.w, wide));
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.k, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dk, memory.c, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.k, wide));
     store_slice(call.out.dk + token_offset(call, at.bk, call.K, at.first, call.in.ldk) + wide, call.in.ldk, sums.dk,
                 at.rows);
 }
@@ -113,13 +112,13 @@ static __device__ inline void edges_backward(const struct attention_call &call, 
     float x[N][4] = {};
     load_floats<THREADS>(memory.y, block_matrix(call, call.dkeys, at.bk, at.block, D));
     keys_across<D>(memory.a, memory.w, memory.k);
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(x, memory.transform, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(x, memory.transform, warp_row(), shift<COLUMNS>(memory.w, wide));
     negate(x);
     store_tile(shift<COLUMNS>(memory.x, wide), x);
     __syncthreads();
-    multiply<ROWS, ROWS, D>(sums.dacross, memory.x, warp_row(), shift<ROWS>(memory.y, square));
+    multiply_lower<ROWS, ROWS, D>(sums.dacross, memory.x, memory.y, square);
     clear(x);
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(x, memory.a, warp_row(), shift<COLUMNS>(memory.y, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(x, memory.a, warp_row(), shift<COLUMNS>(memory.y, wide));
     across_backward(call, at, memory, sums, true);
     __syncthreads();
     if (at.block > 0) {
@@ -132,8 +131,9 @@ static __device__ inline void edges_backward(const struct attention_call &call, 
     negate(x);
     store_tile(shift<COLUMNS>(memory.k, wide), x); /* the gradient of X */
     __syncthreads();
-    multiply<ROWS, ROWS, D>(sums.dtransform, memory.w, warp_row(), shift<ROWS>(memory.k, square));
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(sums.dw, memory.transform, warp_row(), shift<COLUMNS>(memory.k, wide));
+    multiply_lower<ROWS, ROWS, D>(sums.dtransform, memory.w, memory.k, square);
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(sums.dw, memory.transform, warp_row(),
+                                                    shift<COLUMNS>(memory.k, wide));
 }
 
 /* dbeta of the thread's row: its parts, added in their order. */
@@ -162,10 +162,10 @@ static __device__ inline void inverse_backward(const struct attention_call &call
     store_tile(shift<COLUMNS>(memory.a, square), own);
     keep_lower(sums.dtransform, 0, square);
     store_tile(shift<COLUMNS>(memory.b, square), sums.dtransform);
-    multiply<ROWS, ROWS, D>(gram, memory.w, warp_row(), shift<ROWS>(memory.w, square));
+    multiply_lower<ROWS, ROWS, D>(gram, memory.w, memory.w, square);
     __syncthreads();
     clear(own);
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(own, memory.a, warp_row(), shift<COLUMNS>(memory.b, square)); /* Z */
+    multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(own, memory.a, memory.b, square); /* Z */
     store_tile(shift<COLUMNS>(memory.c, square), own);
     each_pair(own, [&](int row, int col, float &first, float &second) {
         int half = row != own_row(0);
@@ -173,7 +173,7 @@ static __device__ inline void inverse_backward(const struct attention_call &call
     });
     __syncthreads();
     clear(own);
-    multiply<ROWS, ROWS, ATTENTION_BLOCK>(own, memory.c, warp_row(), shift<ROWS>(memory.transform, square)); /* -dM */
+    multiply_lower<ROWS, ROWS, ATTENTION_BLOCK, LOWER>(own, memory.c, memory.transform, square); /* -dM */
     negate(own);
     keep_lower(own, -1, square);
 #pragma unroll
@@ -192,8 +192,26 @@ static __device__ inline void inverse_backward(const struct attention_call &call
     __syncthreads();
     store_dbeta(call, at, memory.dbeta, share<D>::COUNT);
     int wide = share<D>::wide();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK>(sums.dw, memory.b, warp_row(), shift<COLUMNS>(memory.w, wide));
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(sums.dw, memory.b, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(sums.dw, memory.b, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dw, memory.b, warp_row(), shift<COLUMNS>(memory.w, wide));
+}
+
+/* Asks for what is read after W. */
+template <int D>
+static __device__ inline void prefetch_inputs(const struct attention_call &call, const struct path_place &at)
+{
+    constexpr int THREADS = share<D>::THREADS;
+    int bh = query_head(call, at.bk, 0);
+    bool met = at.block < call.blocks - 1;
+    prefetch_rows<D, THREADS>(at.k, call.in.ldk, at.rows);
+    prefetch_rows<D, THREADS>(call.in.q + query_offset(call, at, bh), call.in.ldq, at.rows);
+    prefetch_rows<D, THREADS>(block_matrix(call, call.dedge, bh, at.block, D), D, ATTENTION_BLOCK);
+    prefetch_rows<ATTENTION_BLOCK, THREADS>(block_matrix(call, call.dlogits, bh, at.block, ATTENTION_BLOCK),
+                                            ATTENTION_BLOCK, ATTENTION_BLOCK);
+    if (met)
+        prefetch_rows<D, THREADS>(block_matrix(call, call.dkeys, at.bk, at.block, D), D, ATTENTION_BLOCK);
+    if (met && at.block > 0)
+        prefetch_rows<D, THREADS>(block_matrix(call, call.dchange, at.bk, at.block, D, D), D, D);
 }
 
 template <int E, int D>
@@ -205,9 +223,9 @@ static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
     extern __shared__ float4 shared[];
     struct path_backward_memory<E, D> memory = carve_memory<E, D>(reinterpret_cast<char *>(shared));
     struct path_place at = find_place(call);
-    struct path_sums<D> sums = {
-    };
+    path_sums<D> sums = {};
     int wide = share<D>::wide(), square = share<D>::square();
+    prefetch_inputs<D>(call, at);
     load_rows<THREADS>(memory.w, at.w, at.ldw, at.rows);
     load_rows<THREADS>(memory.k, at.k, call.in.ldk, at.rows);
     load_beta(call, at, memory.beta);
@@ -231,7 +249,7 @@ static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
 void cuda_path_backward(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
-        constexpr int E = decltype(precision)::P, D = decltype(width)::D;
+        constexpr int E = EXACT<decltype(precision)::P>, D = decltype(width)::D;
         attention_launch(cuda, "attention backward", path_backward_kernel<E, D>,
                          (size_t)call->B * call->K * call->blocks, path_backward_memory<E, D>::BYTES, call,
                          share<D>::THREADS);

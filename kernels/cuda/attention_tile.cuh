@@ -131,28 +131,49 @@ static __device__ inline void put_eight(typename tile_format<P>::element *to, si
     }
 }
 
-/* f(row, column, x[8]) for the `rows` rows of floats at `from`, ld apart, and for zeros in the rest of the 64. */
+/* Eight floats of a row, at any address. */
+static __device__ inline void load_eight(float (&x)[8], const float *from, bool vector)
+{
+    if (vector) {
+        float4 first = reinterpret_cast<const float4 *>(from)[0], second = reinterpret_cast<const float4 *>(from)[1];
+        x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
+        x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = from[i];
+    }
+}
+
+/* f(row, column, x[8]) for the `rows` rows of floats at `from`, ld apart, and for zeros in the rest of the 64. A thread
+ * asks for up to four pieces before it waits for the first. */
 template <int WIDTH, int THREADS, typename F>
 static __device__ inline void each_eight(const float *from, int ld, int rows, F f)
 {
+    constexpr int LINE = WIDTH / 8, COUNT = ATTENTION_BLOCK * LINE / THREADS, BATCH = COUNT < 4 ? COUNT : 4;
+    static_assert(COUNT >= 1 && COUNT % BATCH == 0);
     bool vector = ld % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0;
-#pragma unroll 4
-    for (int chunk = threadIdx.x; chunk < ATTENTION_BLOCK * WIDTH / 8; chunk += THREADS) {
-        int row = chunk / (WIDTH / 8), col = chunk % (WIDTH / 8) * 8;
-        const float *source = from + (size_t)row * ld + col;
-        float x[8] = {};
-        if (row < rows && vector) {
-            float4 first = reinterpret_cast<const float4 *>(source)[0];
-            float4 second = reinterpret_cast<const float4 *>(source)[1];
-            x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
-            x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
-        } else if (row < rows) {
+#pragma unroll 1
+    for (int first = threadIdx.x; first < ATTENTION_BLOCK * LINE; first += BATCH * THREADS) {
+        float x[BATCH][8] = {};
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                x[i] = source[i];
+        for (int n = 0; n < BATCH; n++) {
+            int row = (first + n * THREADS) / LINE, col = (first + n * THREADS) % LINE * 8;
+            if (row < rows)
+                load_eight(x[n], from + (size_t)row * ld + col, vector);
         }
-        f(row, col, x);
+#pragma unroll
+        for (int n = 0; n < BATCH; n++)
+            f((first + n * THREADS) / LINE, (first + n * THREADS) % LINE * 8, x[n]);
     }
+}
+
+/* Asks for rows of floats that will be loaded later. */
+template <int WIDTH, int THREADS> static __device__ inline void prefetch_rows(const float *from, int ld, int rows)
+{
+    constexpr int LINE = WIDTH < 32 ? 1 : WIDTH / 32; /* of 128 bytes */
+    for (int at = threadIdx.x; at < rows * LINE; at += THREADS)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (size_t)(at / LINE) * ld + at % LINE * 32));
 }
 
 /* Rows of floats become a packed matrix, and a tile too. */
@@ -312,15 +333,20 @@ static __device__ inline void multiply_step(float (&sum)[N][4], const left_fragm
     }
 }
 
+/* Where the left operand of a product may differ from 0: everywhere, at depths up to the row, or from the row on. */
+enum part { WHOLE, LOWER, UPPER };
+
 /* sum [16, 8N] += A B^T: A [16, DEPTH] is 16 rows of tile `a` from `row` on, B [8N, DEPTH] tile `b` from its first row
  * (in that layout). Element sum[n][e] of lane (g, t) is row g + e/2*8, column 8n + 2t + e%2. */
-template <enum layout LEFT, enum layout RIGHT, int DEPTH, typename TileA, typename TileB, int N>
+template <enum layout LEFT, enum layout RIGHT, int DEPTH, enum part PART = WHOLE, typename TileA, typename TileB, int N>
 static __device__ inline void multiply(float (&sum)[N][4], TileA a, int row, TileB b)
 {
     static_assert(TileA::P == TileB::P);
     constexpr int UNROLLED = TileA::P == PRECISION_FP32 ? 2 : DEPTH;
 #pragma unroll UNROLLED
     for (int depth = 0; depth < DEPTH; depth += left_fragment<TileA::P>::STEP) {
+        if ((PART == LOWER && depth > row + 15) || (PART == UPPER && depth + left_fragment<TileA::P>::STEP <= row))
+            continue;
         left_fragment<TileA::P> left;
         left_load<LEFT>(left, a, row, depth);
         multiply_step<RIGHT>(sum, left, b, depth);
@@ -348,10 +374,11 @@ template <enum layout LAYOUT, typename Tile> static __device__ inline Tile shift
     return tile;
 }
 
-/* The warp's first row; of eight warps, pairs share their rows. */
+/* The warp's first row. Of more than four warps some share their rows; every fourth, which run on the same quarter of
+ * the processor, have different ones, because triangular products give some rows more work. */
 static __device__ inline int warp_row()
 {
-    return threadIdx.x / 32 % 4 * 16;
+    return (threadIdx.x / 32 + threadIdx.x / ATTENTION_THREADS) % 4 * 16;
 }
 
 /* Row of this thread's elements e = 0, 1 (half 0) and e = 2, 3 (half 1), and their first column. */

@@ -145,7 +145,7 @@ template <typename Launch> static void with_lanes(int V, Launch launch)
         launch(lanes_tag<2>());
     else if (V <= 8)
         launch(lanes_tag<4>());
-    else if (V <= 32)
+    else if (V <= 128)
         launch(lanes_tag<8>());
     else
         launch(lanes_tag<32>());

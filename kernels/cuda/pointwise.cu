@@ -109,7 +109,7 @@ void cuda_gate_forward(struct device *device, real *out, const real *logit, int 
 }
 
 /* A thread keeps to one head (of up to 256; blockIdx.y counts such groups) and walks over rows; the block adds its
- * threads' sums in order and leaves them in partial [blocks, H]. */
+ * threads' sums, always the same pairs, and leaves them in partial [blocks, H]. */
 static __global__ void gate_backward_kernel(float *dlogit, float *partial, const float *dout, const float *logit,
                                             int ld, const float *bias, int N, int H, enum gate_function function,
                                             float scale)
@@ -126,12 +126,13 @@ static __global__ void gate_backward_kernel(float *dlogit, float *partial, const
             sum += gradient;
         }
     sums[threadIdx.x] = sum;
-    __syncthreads();
-    if (row == 0) {
-        for (int other = 1; other < rows; other++)
-            sum += sums[other * heads + lane];
-        partial[(size_t)blockIdx.x * H + h] = sum;
+    for (int left = rows, half = (left + 1) / 2; left > 1; left = half, half = (left + 1) / 2) {
+        __syncthreads();
+        if (row + half < left)
+            sums[threadIdx.x] = sum += sums[threadIdx.x + half * heads];
     }
+    if (row == 0)
+        partial[(size_t)blockIdx.x * H + h] = sum;
 }
 
 void cuda_gate_backward(struct device *device, real *dlogit, real *dbias, const real *dout, const real *logit, int ld,
