@@ -15,6 +15,7 @@ struct word_problem {
     char group[OPTION_TEXT_SIZE];
     int readout, alphabet;
     double balance;
+    bool bos;
     /* What prepare() derives. Elements are numbered as in group.h; letters are numbered from 0. */
     int order;
     int letters;
@@ -31,7 +32,7 @@ static const struct option word_problem_options[] = {
     { "group", OPTION_TEXT, offsetof(struct word_problem, group), "A5", 0, 0, NULL,
       "S3 S4 S5 A4 A5, Z2 to Z240, or a product such as A4xZ5, up to order 240", false },
     { "seq_len", OPTION_INT, offsetof(struct word_problem, base.seq_len), "16", 1, 1 << 20, NULL,
-      "tokens in a sequence: the letters of the word; every position is scored", false },
+      "tokens in a sequence: the letters of the word, each of them scored", false },
     { "readout", OPTION_CHOICE, offsetof(struct word_problem, readout), "state", 0, 0, readouts,
       "name the product so far, or say whether it is the identity (in a uniform word over elements: at 1/|G| of the "
       "positions; see balance)",
@@ -41,6 +42,10 @@ static const struct option word_problem_options[] = {
     { "balance", OPTION_REAL, offsetof(struct word_problem, balance), "0", 0, 1, NULL,
       "with readout identity: probability that a letter is chosen among those that lead nearest to the identity, not "
       "among all; over elements the identity's share is balance + (1 - balance)/|G|",
+      false },
+    { "bos", OPTION_BOOL, offsetof(struct word_problem, bos), "false", 0, 0, NULL,
+      "the first token is one of its own, not a letter and not scored; without it an average over tokens (attention) "
+      "cannot tell how often a word repeats its first letter",
       false },
     OPTION_END,
 };
@@ -107,7 +112,9 @@ static int word_problem_prepare(void *parameters, struct error *error)
     memcpy(p->product, group.product, sizeof p->product);
     list_letters(p, &group);
     plan_steering(p);
-    p->base.vocab_size = p->readout == READOUT_STATE ? p->order : p->letters + 2;
+    if (p->bos && p->base.seq_len < 2)
+        return error_set(error, "seq_len: %d leaves no letter after bos; allowed: at least 2", p->base.seq_len);
+    p->base.vocab_size = (p->readout == READOUT_STATE ? p->order : p->letters + 2) + p->bos;
     return 0;
 }
 
@@ -124,12 +131,16 @@ STATELAB_DEVICE static int draw_letter(const struct word_problem *p, struct rng 
 }
 
 /* State: tokens and targets are elements. Identity: tokens are letters; targets are `letters` for no, and one more
- * for yes. */
+ * for yes. The last number of the vocabulary is that of bos. */
 STATELAB_DEVICE static void word_problem_sample(const void *parameters, struct rng *rng, int *tokens, int *targets)
 {
     const struct word_problem *p = (const struct word_problem *)parameters;
     int product = 0;
-    for (int t = 0; t < p->base.seq_len; t++) {
+    if (p->bos) {
+        tokens[0] = p->base.vocab_size - 1;
+        targets[0] = -1;
+    }
+    for (int t = p->bos; t < p->base.seq_len; t++) {
         int letter = draw_letter(p, rng, product), element = p->letter[letter];
         product = p->product[product * p->order + element];
         tokens[t] = p->readout == READOUT_STATE ? element : letter;
@@ -140,7 +151,9 @@ STATELAB_DEVICE static void word_problem_sample(const void *parameters, struct r
 static void word_problem_word(const void *parameters, int token, char *text, size_t size)
 {
     const struct word_problem *p = (const struct word_problem *)parameters;
-    if (p->readout == READOUT_IDENTITY && token >= p->letters)
+    if (p->bos && token == p->base.vocab_size - 1)
+        snprintf(text, size, "bos");
+    else if (p->readout == READOUT_IDENTITY && token >= p->letters)
         snprintf(text, size, "%s", token == p->letters ? "no" : "yes");
     else
         group_element_text(p->group, p->readout == READOUT_STATE ? token : p->letter[token], text, size);

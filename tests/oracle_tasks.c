@@ -144,7 +144,7 @@ static void write_element(const struct component *components, int count, char *t
     append(text, count == 1 ? "" : ")");
 }
 
-bool oracle_word_problem(struct oracle_sequence *s, const char *group, bool identity)
+bool oracle_word_problem(struct oracle_sequence *s, const char *group, bool identity, bool bos)
 {
     struct component product[COMPONENTS], next[COMPONENTS];
     char nothing[ORACLE_WORD];
@@ -154,7 +154,12 @@ bool oracle_word_problem(struct oracle_sequence *s, const char *group, bool iden
             product[i].images[point] = point;
     write_element(product, count, nothing);
     read_group(group, next);
-    for (int t = 0; t < s->T; t++) {
+    if (bos && !is(s->tokens[0], "bos"))
+        return false;
+    put(s->targets[0], "");
+    for (int t = bos; t < s->T; t++) {
+        if (is(s->tokens[t], "bos"))
+            return false;
         read_element(s->tokens[t], next, count);
         for (int i = 0; i < count; i++) {
             product[i].residue += next[i].residue;

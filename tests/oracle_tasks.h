@@ -16,7 +16,7 @@ struct oracle_sequence {
 /* Each fills targets from tokens. False if the tokens are no sequence of the task. */
 bool oracle_flip_flop(struct oracle_sequence *sequence, bool score_all);
 bool oracle_mqrar(struct oracle_sequence *sequence, int n_back);
-/* `group` as in YAML; a word of the group's elements in cycle notation. */
-bool oracle_word_problem(struct oracle_sequence *sequence, const char *group, bool identity);
+/* `group` as in YAML; a word of the group's elements in cycle notation, after "bos" if that is said. */
+bool oracle_word_problem(struct oracle_sequence *sequence, const char *group, bool identity, bool bos);
 
 #endif

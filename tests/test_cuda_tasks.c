@@ -26,6 +26,7 @@ static const struct example examples[] = {
     { "mqrar", { NULL } },
     { "mqrar", { "n_back", "4", "variables", "5", "seq_len", "130" } },
     { "word_problem", { "seq_len", "65" } },
+    { "word_problem", { "seq_len", "17", "bos", "true" } },
     { "word_problem", { "group", "A4xZ5", "readout", "identity", "balance", "0.3" } },
     { "word_problem", { "alphabet", "generators", "readout", "identity" } },
 };

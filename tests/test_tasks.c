@@ -126,6 +126,9 @@ static void test_sequences_worked_by_hand(void **state)
     /* Six generators (123) (124) (125) (132) (142) (152): sixths as above. (125)(152) = (). */
     expect_sequence("word_problem", "alphabet=generators readout=identity seq_len=2", "(125) (152)", "no yes");
     expect_sequence("word_problem", "alphabet=generators seq_len=2", "(125) (152)", "(125) ()");
+    expect_sequence("word_problem", "alphabet=generators seq_len=3 bos=true", "bos (125) (152)", "- (125) ()");
+    expect_sequence("word_problem", "alphabet=generators readout=identity seq_len=3 bos=true", "bos (125) (152)",
+                    "- no yes");
     /* Quarters 1 3 2 2. */
     expect_sequence("word_problem", "group=Z2xZ2 seq_len=4", "(0,1) (1,1) (1,0) (1,0)", "(0,1) (1,0) (0,0) (1,0)");
 }
@@ -163,12 +166,12 @@ static void test_oracles_agree_with_the_definitions(void **state)
     assert_true(oracle_mqrar(&s, 2));
     expect_targets(&s, "- - - - - - v7 - - - v9 -");
     s = split("(123) (124) (14)(23) (12)(34)");
-    assert_true(oracle_word_problem(&s, "A5", false));
+    assert_true(oracle_word_problem(&s, "A5", false, false));
     expect_targets(&s, "(123) (14)(23) () (12)(34)");
-    assert_true(oracle_word_problem(&s, "A5", true));
+    assert_true(oracle_word_problem(&s, "A5", true, false));
     expect_targets(&s, "no no yes no");
     s = split("((123),3) ((132),4) ((),3)");
-    assert_true(oracle_word_problem(&s, "A4xZ5", false));
+    assert_true(oracle_word_problem(&s, "A4xZ5", false, false));
     expect_targets(&s, "((123),3) ((),2) ((),0)");
 }
 
@@ -192,9 +195,11 @@ static void random_settings(const char *name, struct rng *rng, char *settings, s
     } else {
         const char *group = group_names[rng_below(rng, sizeof group_names / sizeof *group_names)];
         bool identity = rng_below(rng, 2);
-        snprintf(settings, size, "group=%s seq_len=%u readout=%s alphabet=%s balance=%.2f", group,
-                 1 + rng_below(rng, ORACLE_LENGTH), identity ? "identity" : "state",
-                 rng_below(rng, 2) ? "elements" : "generators", identity ? rng_below(rng, 101) / 100.0 : 0);
+        bool bos = rng_below(rng, 2);
+        snprintf(settings, size, "group=%s seq_len=%u readout=%s alphabet=%s balance=%.2f bos=%s", group,
+                 1 + bos + rng_below(rng, ORACLE_LENGTH - bos), identity ? "identity" : "state",
+                 rng_below(rng, 2) ? "elements" : "generators", identity ? rng_below(rng, 101) / 100.0 : 0,
+                 bos ? "true" : "false");
     }
 }
 
@@ -213,7 +218,7 @@ static bool judge(const char *name, const char *settings, struct oracle_sequence
         return oracle_mqrar(sequence, (int)strtol(strstr(settings, "n_back=") + 7, NULL, 10));
     size_t length = strcspn(settings + 6, " ");
     memcpy(group, settings + 6, length);
-    return oracle_word_problem(sequence, group, has(settings, "readout=identity"));
+    return oracle_word_problem(sequence, group, has(settings, "readout=identity"), has(settings, "bos=true"));
 }
 
 /* One sequence: in the vocabulary, within its bounds, the same when repeated, and right. */
@@ -485,6 +490,8 @@ static void test_vocabularies_have_their_documented_sizes(void **state)
         { "word_problem", "", 60 },
         { "word_problem", "alphabet=generators", 60 },
         { "word_problem", "readout=identity", 62 },
+        { "word_problem", "bos=true", 61 },
+        { "word_problem", "readout=identity bos=true", 63 },
         { "word_problem", "readout=identity alphabet=generators", 8 },
         { "word_problem", "group=A4xZ5 readout=identity alphabet=generators", 8 },
     };
@@ -532,6 +539,7 @@ static void test_bad_parameters_are_refused_by_key_and_value(void **state)
         { "word_problem", "group=A6", "group: unknown group 'A6'; known: S3 S4 S5 A4 A5" },
         { "word_problem", "group=A5xA5", "group: group 'A5xA5' has more than 240 elements" },
         { "word_problem", "balance=0.5", "balance: 0.5 needs readout: identity" },
+        { "word_problem", "seq_len=1 bos=true", "seq_len: 1 leaves no letter after bos" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct case_of c;
