@@ -10,85 +10,57 @@
 
 #include <cmocka.h>
 
+#include "tests/card.h"
+#include "tests/guarded.h"
 #include "tests/operation.h"
 
-#ifdef STATELAB_DOUBLE
-static const double FORWARD = 1e-13, BACKWARD = 1e-8;
-#else
-static const double FORWARD = 2e-6, BACKWARD = 1e-4;
-#endif
+/* What differences of doubles are good for. */
+static const double DIFFERENCES = 1e-8;
 
-/* ---- the devices: one line each. Neighbours of one name must agree bit for bit. ---- */
+/* ---- matrices: rows with gaps, in guarded device memory ---- */
 
-static struct device *open_cpu(int threads, struct error *error)
-{
-    return cpu_device_open(threads, error);
-}
-
-static const struct backend {
-    const char *name;
-    struct device *(*open)(int argument, struct error *error);
-    int argument;
-} backends[] = { { "cpu", open_cpu, 1 }, { "cpu", open_cpu, 2 }, { "cpu", open_cpu, 3 } };
-enum { BACKENDS = sizeof backends / sizeof *backends };
-
-static struct device *open_backend(const struct backend *backend)
-{
-    struct error error;
-    struct device *device = backend->open(backend->argument, &error);
-    if (!device)
-        fail_msg("%s %d: %s", backend->name, backend->argument, error.message);
-    return device;
-}
-
-/* ---- guarded device memory: guard, rows with gaps, guard ---- */
-
-enum { GUARD = 64 };
 static const real PATTERN = -724566.5f;
 
 static size_t span_reals(struct span span)
 {
-    return (size_t)span.rows * span.ld + 2 * GUARD;
+    return (size_t)span.rows * span.ld;
 }
 
 static real *new_reals(size_t count)
 {
-    real *reals = malloc(count * sizeof *reals);
+    real *reals = malloc((count ? count : 1) * sizeof *reals);
     assert_non_null(reals);
     return reals;
 }
 
 /* Contiguous `value` on the device as `span` says; NaN everywhere if value is NULL. */
-static real *guarded_make(struct device *device, struct span span, const double *value)
+static real *matrix_make(struct device *device, struct span span, const double *value)
 {
     size_t count = span_reals(span);
-    real *image = new_reals(count), *memory = device->ops->allocate(device, count * sizeof *image, NULL);
-    assert_non_null(memory);
+    real *image = new_reals(count);
     for (size_t i = 0; i < count; i++)
         image[i] = PATTERN;
     for (int row = 0; row < span.rows; row++)
         for (int col = 0; col < span.cols; col++)
-            image[GUARD + (size_t)row * span.ld + col] = value ? (real)value[(size_t)row * span.cols + col] : (real)NAN;
-    device->ops->upload(device, memory, image, count * sizeof *image);
+            image[(size_t)row * span.ld + col] = value ? (real)value[(size_t)row * span.cols + col] : (real)NAN;
+    real *memory = guarded_make(device, image, count * sizeof *image);
     free(image);
-    return memory + GUARD;
+    return memory;
 }
 
 /* The contents, contiguous, into `value` (or nowhere, if NULL); fails if a guard or a gap has changed. Releases. */
-static void guarded_take(struct device *device, struct span span, real *memory, double *value, const char *what)
+static void matrix_take(struct device *device, struct span span, real *memory, double *value, const char *what)
 {
     size_t count = span_reals(span);
     real *image = new_reals(count);
-    device->ops->download(device, image, memory - GUARD, count * sizeof *image);
-    device->ops->release(device, memory - GUARD);
+    guarded_fetch(device, memory, image, count * sizeof *image, what);
+    guarded_free(device, memory);
     for (size_t i = 0; i < count; i++) {
-        size_t at = i - GUARD;
-        if (i >= GUARD && at < (size_t)span.rows * span.ld && at % span.ld < (size_t)span.cols) {
-            if (value)
-                value[at / span.ld * span.cols + at % span.ld] = (double)image[i];
-        } else if (image[i] != PATTERN) {
-            fail_msg("%s: written outside, at %ld of %d x %d", what, (long)i - GUARD, span.rows, span.ld);
-        }
+        size_t row = i / span.ld, col = i % span.ld;
+        if (col >= (size_t)span.cols && image[i] != PATTERN)
+            fail_msg("%s: written between its rows, after row %zu of %d x %d", what, row, span.rows, span.ld);
+        if (col < (size_t)span.cols && value)
+            value[row * span.cols + col] = (double)image[i];
     }
     free(image);
 }
@@ -134,7 +106,7 @@ struct buffer *setting_add(struct setting *setting, const char *name, enum role 
     *buffer = (struct buffer){ .name = name, .role = role, .span = { rows, cols, cols + gap } };
     buffer->value = new_doubles(elements(buffer));
     buffer->gradient = new_doubles(elements(buffer));
-    for (size_t i = 0; i < elements(buffer); i++) {
+    for (size_t i = 0; role != SAVED && i < elements(buffer); i++) {
         buffer->value[i] = (double)(real)(4 * rng_uniform(&setting->rng) - 2);
         buffer->gradient[i] = (double)(real)(2 * rng_uniform(&setting->rng) - 1);
     }
@@ -150,9 +122,11 @@ void setting_add_integers(struct setting *setting, int count, int lowest, int be
         setting->integers[i] = lowest + (int)rng_below(&setting->rng, (uint32_t)(below - lowest));
 }
 
-static struct setting setting_make(const struct operation *operation, const int *dims, uint64_t seed)
+/* The same on every device, but for the sizes of what is SAVED. */
+static struct setting setting_make(const struct operation *operation, const int *dims, struct device *device)
 {
-    struct setting setting = { .dims = dims, .rng = rng_make(seed, 0, 0) };
+    uint64_t seed = (uint64_t)dims[0] * 1000 + dims[1];
+    struct setting setting = { .device = device, .dims = dims, .rng = rng_make(seed, 0, 0) };
     operation->describe(&setting);
     return setting;
 }
@@ -168,26 +142,47 @@ static void setting_free(struct setting *setting)
 
 /* ---- running ---- */
 
+static struct span scratch_span(const struct operation *operation, const struct run *run)
+{
+    int size = operation->scratch ? (int)operation->scratch(run->ops, run->dims) : 0;
+    return (struct span){ 1, size, size };
+}
+
 static struct run run_make(struct device *device, const struct operation *operation, const struct setting *setting,
                            double *const *values)
 {
-    const struct ops *ops = device->ops;
-    struct run run = { .device = device, .ops = ops, .dims = setting->dims };
+    static const int nothing = 0;
+    static const struct train_state zero = { 0 };
+    struct run run = { .device = device, .ops = device->ops, .dims = setting->dims };
     for (int i = 0; i < setting->count; i++) {
         const struct buffer *buffer = &setting->buffers[i];
-        run.b[i] = guarded_make(device, buffer->span, is_read(buffer) ? values[i] : NULL);
-        run.g[i] = guarded_make(device, buffer->span, has_upstream(buffer) ? buffer->gradient : NULL);
+        run.b[i] = matrix_make(device, buffer->span, is_read(buffer) ? values[i] : NULL);
+        run.g[i] = matrix_make(device, buffer->span, has_upstream(buffer) ? buffer->gradient : NULL);
     }
-    size_t integer_bytes = (size_t)setting->integer_count * sizeof *run.integers;
-    run.integers = ops->allocate(device, integer_bytes, NULL);
-    run.state = ops->allocate(device, sizeof *run.state, NULL);
-    assert_true(run.integers && run.state);
-    if (setting->integers)
-        ops->upload(device, run.integers, setting->integers, integer_bytes);
-    ops->zero(device, run.state, sizeof *run.state);
-    int scratch = operation->scratch ? (int)operation->scratch(ops, setting->dims) : 0;
-    run.scratch = guarded_make(device, (struct span){ 1, scratch, scratch }, NULL);
+    const int *integers = setting->integers ? setting->integers : &nothing;
+    run.integers = guarded_make(device, integers, (size_t)setting->integer_count * sizeof *integers);
+    run.results = guarded_make(device, integers, (size_t)setting->integer_count * sizeof *integers);
+    run.state = guarded_make(device, &zero, sizeof zero);
+    run.scratch = matrix_make(device, scratch_span(operation, &run), NULL);
     return run;
+}
+
+/* The integers that an operation reads are to stay. */
+static void integers_take(struct run *run, const struct operation *operation, const struct setting *setting)
+{
+    size_t bytes = (size_t)setting->integer_count * sizeof(int);
+    int *integers = malloc(bytes + 1);
+    struct train_state state;
+    assert_non_null(integers);
+    guarded_fetch(run->device, run->results, integers, bytes, operation->name);
+    guarded_fetch(run->device, run->integers, integers, bytes, operation->name);
+    guarded_fetch(run->device, run->state, &state, sizeof state, operation->name);
+    if (bytes && memcmp(integers, setting->integers, bytes) != 0)
+        fail_msg("%s: the integers that it reads have changed", operation->name);
+    guarded_free(run->device, run->results);
+    guarded_free(run->device, run->integers);
+    guarded_free(run->device, run->state);
+    free(integers);
 }
 
 /* Fetches and frees everything. values and gradients: arrays of arrays to fill. */
@@ -196,13 +191,11 @@ static void run_take(struct run *run, const struct operation *operation, const s
 {
     for (int i = 0; i < setting->count; i++) {
         const struct buffer *buffer = &setting->buffers[i];
-        guarded_take(run->device, buffer->span, run->b[i], values[i], operation->name);
-        guarded_take(run->device, buffer->span, run->g[i], gradients ? gradients[i] : NULL, operation->name);
+        matrix_take(run->device, buffer->span, run->b[i], values[i], operation->name);
+        matrix_take(run->device, buffer->span, run->g[i], gradients ? gradients[i] : NULL, operation->name);
     }
-    int scratch = operation->scratch ? (int)operation->scratch(run->ops, setting->dims) : 0;
-    guarded_take(run->device, (struct span){ 1, scratch, scratch }, run->scratch, NULL, "scratch");
-    run->ops->release(run->device, run->integers);
-    run->ops->release(run->device, run->state);
+    matrix_take(run->device, scratch_span(operation, run), run->scratch, NULL, operation->name);
+    integers_take(run, operation, setting);
 }
 
 /* One array for each buffer, holding its values, or its gradient. */
@@ -305,18 +298,31 @@ static void require(bool good, const struct place *place, const char *what, cons
 {
     const int *d = place->dims;
     if (!good)
-        fail_msg("%s, %s %d, shape %d %d %d %d %d %d: %s of %s: %g", place->operation->name, place->backend->name,
+        fail_msg("%s, %s (%d), shape %d %d %d %d %d %d: %s of %s: %g", place->operation->name, place->backend->name,
                  place->backend->argument, d[0], d[1], d[2], d[3], d[4], d[5], what, buffer, found);
 }
 
-static double relative(const double *value, const double *expected, size_t count)
+static double tolerance_of(const struct place *place)
+{
+    return place->backend->tolerance[place->operation->arithmetic];
+}
+
+/* The error of a norm, relative to it; absolute if there is nothing. */
+static double relative(double squares, double total)
+{
+    return total > 0 ? sqrt(squares / total) : sqrt(squares);
+}
+
+static double distance(const double *value, const double *expected, size_t count)
 {
     double squares = 0, total = 0;
+    if (!value || !expected)
+        return NAN;
     for (size_t i = 0; i < count; i++) {
         squares += (value[i] - expected[i]) * (value[i] - expected[i]);
         total += expected[i] * expected[i];
     }
-    return total > 0 ? sqrt(squares / total) : sqrt(squares);
+    return relative(squares, total);
 }
 
 static void compare_values(const struct place *place, const struct setting *setting, const struct arrays *values,
@@ -324,33 +330,49 @@ static void compare_values(const struct place *place, const struct setting *sett
 {
     for (int i = 0; i < setting->count; i++) {
         const struct buffer *buffer = &setting->buffers[i];
-        double found = relative(values->at[i], expected->at[i], elements(buffer));
+        if (!is_compared(buffer) && !is_read(buffer))
+            continue;
+        double found = distance(values->at[i], expected->at[i], elements(buffer));
         if (is_compared(buffer))
-            require(found <= FORWARD, place, "forward error", buffer->name, found);
-        else if (is_read(buffer))
+            require(found <= tolerance_of(place), place, "forward error", buffer->name, found);
+        else
             require(found == 0, place, "change", buffer->name, found);
     }
+}
+
+/* The error of a gradient in the norm of all of it, from derivatives along a few directions: those of random signs meet
+ * every element, and the square of one is, on average, that of the whole norm. */
+static double gradient_error(const double *gradient, const double *numeric, size_t count, int buffer, int from, int to)
+{
+    double squares = 0, total = 0, lengths = 0, *along = new_doubles(count);
+    for (size_t j = 0; j < count; j++)
+        total += gradient[j] * gradient[j];
+    for (int sample = from; sample < to; sample++) {
+        double analytic = 0;
+        direction(along, count, buffer, sample);
+        for (size_t j = 0; j < count; j++) {
+            analytic += along[j] * gradient[j];
+            lengths += along[j] * along[j];
+        }
+        squares += (analytic - numeric[sample]) * (analytic - numeric[sample]);
+    }
+    free(along);
+    return relative(squares / lengths, total / (double)count);
 }
 
 static void compare_gradients(const struct place *place, const struct setting *setting, const struct arrays *gradients,
                               double numeric[BUFFERS][SAMPLES])
 {
+    double limit = fmax(tolerance_of(place), DIFFERENCES);
     for (int i = 0; i < setting->count; i++) {
         const struct buffer *buffer = &setting->buffers[i];
         size_t count = elements(buffer);
-        if (!has_gradient(buffer) || !count)
+        if (!has_gradient(buffer) || !count || !gradients->at[i])
             continue;
-        double analytic[SAMPLES] = { 0 }, *along = new_doubles(count);
-        for (int sample = 0; sample < SAMPLES; sample++) {
-            direction(along, count, i, sample);
-            for (size_t j = 0; j < count; j++)
-                analytic[sample] += along[j] * gradients->at[i][j];
-        }
-        free(along);
-        double dense = relative(analytic, numeric[i], DENSE);
-        double single = relative(analytic + DENSE, numeric[i] + DENSE, SAMPLES - DENSE);
-        require(dense <= BACKWARD, place, "gradient error along directions", buffer->name, dense);
-        require(single <= BACKWARD, place, "gradient error", buffer->name, single);
+        double dense = gradient_error(gradients->at[i], numeric[i], count, i, 0, DENSE);
+        double single = gradient_error(gradients->at[i], numeric[i], count, i, DENSE, SAMPLES);
+        require(dense <= limit, place, "gradient error along directions", buffer->name, dense);
+        require(single <= limit, place, "gradient error", buffer->name, single);
     }
 }
 
@@ -364,61 +386,124 @@ static void compare_bytes(const struct place *place, const struct setting *setti
 {
     for (int i = 0; i < setting->count; i++)
         require(same_bytes(a->at[i], b->at[i], elements(&setting->buffers[i])), place,
-                "bytes that differ from another thread count's", setting->buffers[i].name, 0);
+                "bytes that differ from the run before", setting->buffers[i].name, 0);
 }
 
 /* ---- the check ---- */
 
-/* Forward, then backward, on one device. */
-static void execute(struct device *device, const struct operation *operation, const struct setting *setting,
-                    const struct arrays *values, const struct arrays *gradients)
+/* What every backend is held to, and what the last one gave. */
+struct standard {
+    const struct operation *operation;
+    const int *dims;
+    const struct backend *last;
+    struct arrays expected, values, gradients;
+    double numeric[BUFFERS][SAMPLES];
+};
+
+/* In a build with doubles the differences are the device's own, otherwise the definition's. */
+static void standard_make(struct standard *standard, const struct operation *operation, const struct setting *setting)
 {
+    struct device *device = sizeof(real) == sizeof(double) ? setting->device : NULL;
+    *standard = (struct standard){ .operation = operation, .dims = setting->dims, .expected = arrays_make(setting) };
+    operation->oracle(setting->dims, standard->expected.at, setting->integers);
+    if (operation->backward)
+        differences(standard->numeric, device, operation, setting);
+}
+
+static void standard_free(struct standard *standard)
+{
+    arrays_free(&standard->expected);
+    arrays_free(&standard->values);
+    arrays_free(&standard->gradients);
+}
+
+/* Forward, then backward, on one device. */
+static void execute(const struct operation *operation, const struct setting *setting, const struct arrays *values,
+                    const struct arrays *gradients)
+{
+    struct error error = { "" };
+    struct device *device = setting->device;
     struct run run = run_make(device, operation, setting, values->at);
     operation->forward(&run);
     if (operation->backward)
         operation->backward(&run);
     run_take(&run, operation, setting, values->at, gradients->at);
+    if (device->ops->check(device, &error) != 0)
+        fail_msg("%s: %s", operation->name, error.message);
 }
 
-static void check_shape(const struct operation *operation, const int *dims)
+static void check_backend(struct standard *standard, const struct backend *backend, const struct setting *setting)
 {
-    struct setting setting = setting_make(operation, dims, (uint64_t)dims[0] * 1000 + dims[1]);
-    struct arrays expected = arrays_make(&setting), last_values = { { NULL } }, last_gradients = { { NULL } };
-    double numeric[BUFFERS][SAMPLES] = { { 0 } };
-    operation->oracle(dims, expected.at, setting.integers);
-    for (int i = 0; i < BACKENDS; i++) {
-        const struct place place = { operation, dims, &backends[i] };
-        struct device *device = open_backend(&backends[i]);
-        struct arrays values = arrays_make(&setting), gradients = arrays_make(&setting);
-        if (i == 0 && operation->backward)
-            differences(numeric, sizeof(real) == sizeof(double) ? device : NULL, operation, &setting);
-        execute(device, operation, &setting, &values, &gradients);
-        compare_values(&place, &setting, &values, &expected);
-        if (operation->backward)
-            compare_gradients(&place, &setting, &gradients, numeric);
-        if (i > 0 && strcmp(backends[i].name, backends[i - 1].name) == 0) {
-            compare_bytes(&place, &setting, &values, &last_values);
-            compare_bytes(&place, &setting, &gradients, &last_gradients);
-        }
-        arrays_free(&last_values);
-        arrays_free(&last_gradients);
-        last_values = values;
-        last_gradients = gradients;
-        device->ops->close(device);
+    const struct place place = { standard->operation, standard->dims, backend };
+    struct arrays values = arrays_make(setting), gradients = arrays_make(setting);
+    execute(standard->operation, setting, &values, &gradients);
+    compare_values(&place, setting, &values, &standard->expected);
+    if (standard->operation->backward)
+        compare_gradients(&place, setting, &gradients, standard->numeric);
+    if (standard->last && strcmp(backend->name, standard->last->name) == 0) {
+        compare_bytes(&place, setting, &values, &standard->values);
+        compare_bytes(&place, setting, &gradients, &standard->gradients);
     }
-    arrays_free(&last_values);
-    arrays_free(&last_gradients);
-    arrays_free(&expected);
-    setting_free(&setting);
+    arrays_free(&standard->values);
+    arrays_free(&standard->gradients);
+    standard->last = backend;
+    standard->values = values;
+    standard->gradients = gradients;
 }
 
-void check_operation(const struct operation *operation)
+static void check_shape(const struct operation *operation, const int *dims, const struct backends *backends,
+                        struct device *const *devices)
 {
-    for (int i = 0; i < operation->shape_count; i++)
-        check_shape(operation, operation->shapes[i]);
+    struct standard standard = { .operation = operation };
+    for (int i = 0; i < backends->count; i++) {
+        struct setting setting = setting_make(operation, dims, devices[i]);
+        if (i == 0)
+            standard_make(&standard, operation, &setting);
+        check_backend(&standard, &backends->list[i], &setting);
+        setting_free(&setting);
+    }
+    standard_free(&standard);
 }
 
-struct device *first_device(void)
+/* ---- the tests ---- */
+
+enum { BACKENDS_AT_MOST = 8, TESTS_AT_MOST = 64 };
+
+struct row {
+    const struct operation *operation;
+    const struct backends *backends;
+};
+
+static void agrees_with_its_definition_and_differences(void **state)
 {
-    return open_backend(&backends[0]);
+    const struct row *row = *state;
+    struct device *devices[BACKENDS_AT_MOST];
+    assert_in_range(row->backends->count, 1, BACKENDS_AT_MOST);
+    for (int i = 0; i < row->backends->count; i++)
+        devices[i] = row->backends->list[i].open(row->backends->list[i].argument);
+    for (int i = 0; i < card_shapes(row->operation->shape_count); i++)
+        check_shape(row->operation, row->operation->shapes[i], row->backends, devices);
+    for (int i = 0; i < row->backends->count; i++)
+        devices[i]->ops->close(devices[i]);
+}
+
+int run_operations(const char *group, const struct backends *backends, const struct CMUnitTest *others, size_t count)
+{
+    struct row rows[TESTS_AT_MOST];
+    struct CMUnitTest tests[TESTS_AT_MOST];
+    size_t all = 0;
+    for (int i = 0; operation_list[i].name; i++) {
+        rows[all] = (struct row){ &operation_list[i], backends };
+        tests[all] = (struct CMUnitTest){ .name = operation_list[i].name,
+                                          .test_func = agrees_with_its_definition_and_differences,
+                                          .initial_state = &rows[all] };
+        all++;
+    }
+    for (int i = 0; operation_edges[i].name; i++) {
+        tests[all] = operation_edges[i];
+        tests[all++].initial_state = (void *)backends;
+    }
+    for (size_t i = 0; i < count; i++)
+        tests[all++] = others[i];
+    return _cmocka_run_group_tests(group, tests, all, NULL, NULL);
 }

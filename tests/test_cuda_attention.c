@@ -1,7 +1,8 @@
 /* CUDA's attention core against its definition in double: every variant, head_dim, precision and kind of data, odd
  * lengths, slabs, grouped heads and slices; guarded and poisoned memory, and the same bytes in a second run. */
-#include "kernels/cuda.h"
 #include "tests/attention_problem.h"
+#include "tests/card.h"
+#include "tests/guarded.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,55 +13,34 @@
 
 #include <cmocka.h>
 
-enum { GUARD = 64 /* reals on both sides */ };
-static const float GUARD_VALUE = 12345;
-
 /* ---- device memory between guards ---- */
 
 struct buffer {
-    real *memory; /* device */
-    real *host;
+    real *data; /* guarded */
     size_t count;
 };
 
 /* With the data of `from`, or full of NaN. */
 static struct buffer buffer_make(struct device *device, const real *from, size_t count)
 {
-    struct buffer buffer = { NULL, malloc((count + 2 * GUARD) * sizeof(real)), count };
-    struct error error;
-    size_t bytes = (count + 2 * GUARD) * sizeof(real);
-    buffer.memory = device->ops->allocate(device, bytes, &error);
-    assert_non_null(buffer.memory);
-    assert_non_null(buffer.host);
-    for (size_t n = 0; n < count + 2 * GUARD; n++) {
-        bool inside = n >= GUARD && n < count + GUARD;
-        buffer.host[n] = !inside ? GUARD_VALUE : from ? from[n - GUARD] : NAN;
-    }
-    device->ops->upload(device, buffer.memory, buffer.host, bytes);
+    real *nothing = malloc((count + 1) * sizeof *nothing);
+    assert_non_null(nothing);
+    for (size_t n = 0; n < count; n++)
+        nothing[n] = NAN;
+    struct buffer buffer = { guarded_make(device, from ? from : nothing, count * sizeof *from), count };
+    free(nothing);
     return buffer;
-}
-
-static real *buffer_data(const struct buffer *buffer)
-{
-    return buffer->memory + GUARD;
 }
 
 /* Copies the data to `to` (unless NULL) and checks the guards. */
 static void buffer_fetch(struct device *device, const struct buffer *buffer, real *to)
 {
-    device->ops->download(device, buffer->host, buffer->memory, (buffer->count + 2 * GUARD) * sizeof(real));
-    for (size_t n = 0; n < GUARD; n++) {
-        assert_true(buffer->host[n] == GUARD_VALUE);
-        assert_true(buffer->host[buffer->count + GUARD + n] == GUARD_VALUE);
-    }
+    real *copy = malloc((buffer->count + 1) * sizeof *copy);
+    assert_non_null(copy);
+    guarded_fetch(device, buffer->data, copy, buffer->count * sizeof *copy, "attention");
     if (to)
-        memcpy(to, buffer->host + GUARD, buffer->count * sizeof(real));
-}
-
-static void buffer_free(struct device *device, struct buffer *buffer)
-{
-    device->ops->release(device, buffer->memory);
-    free(buffer->host);
+        memcpy(to, copy, buffer->count * sizeof *copy);
+    free(copy);
 }
 
 /* ---- one problem on the device ---- */
@@ -99,7 +79,7 @@ static void run_on_device(const struct run *run, struct device *device, const st
 {
     real *at[PARTS];
     for (int n = 0; n < PARTS; n++)
-        at[n] = buffer_data(&run->part[n]);
+        at[n] = run->part[n].data;
     size_t k = (size_t)shape->H * shape->D, v = (size_t)(shape->H + shape->K) * shape->D;
     struct attention_inputs in = { .q = at[QKV], .k = at[QKV] + k, .v = at[QKV] + v, .ldq = ld, .ldk = ld, .ldv = ld };
     struct attention_gradients out = { .dq = at[DQKV], .dk = at[DQKV] + k, .dv = at[DQKV] + v };
@@ -127,7 +107,7 @@ static void run_fetch(const struct run *run, struct device *device, struct atten
 static void run_free(struct run *run, struct device *device)
 {
     for (int n = 0; n < PARTS; n++)
-        buffer_free(device, &run->part[n]);
+        guarded_free(device, run->part[n].data);
 }
 
 /* Runs the problem twice, from poisoned memory, and holds the second run to the bytes of the first. */
@@ -192,14 +172,7 @@ static void check(struct device *device, enum precision precision, const struct 
 
 static struct device *open_device(enum precision precision)
 {
-    struct error error;
-    if (cuda_device_count(&error) == 0) {
-        print_message("skipped: %s\n", error.message);
-        skip();
-    }
-    struct device *device = cuda_device_open(0, precision, &error);
-    if (!device)
-        fail_msg("%s", error.message);
+    struct device *device = card_open(precision);
     failures = 0;
     return device;
 }
@@ -325,26 +298,26 @@ static void decode(struct device *device, const struct attention_problem *p, rea
             in[n] = buffer_make(device, rows, B * width[n]);
             free(rows);
         }
-        const real *qkv = buffer_data(&in[0]);
+        const real *qkv = in[0].data;
         struct attention_inputs inputs = { .q = qkv,
                                            .k = qkv + (size_t)H * D,
                                            .v = qkv + (size_t)(H + K) * D,
                                            .ldq = p->ld,
                                            .ldk = p->ld,
                                            .ldv = p->ld,
-                                           .log_gate = buffer_data(&in[1]),
-                                           .w = buffer_data(&in[2]),
-                                           .beta = buffer_data(&in[3]) };
-        device->ops->attention_decode(device, shape, &inputs, t, buffer_data(&out), buffer_data(&cache));
+                                           .log_gate = in[1].data,
+                                           .w = in[2].data,
+                                           .beta = in[3].data };
+        device->ops->attention_decode(device, shape, &inputs, t, out.data, cache.data);
         buffer_fetch(device, &out, step);
         for (int b = 0; b < B; b++)
             memcpy(o + ((size_t)b * T + t) * H * D, step + (size_t)b * H * D, (size_t)H * D * sizeof *o);
         for (int n = 0; n < 4; n++)
-            buffer_free(device, &in[n]);
+            guarded_free(device, in[n].data);
     }
     buffer_fetch(device, &cache, NULL);
-    buffer_free(device, &cache);
-    buffer_free(device, &out);
+    guarded_free(device, cache.data);
+    guarded_free(device, out.data);
     free(step);
 }
 

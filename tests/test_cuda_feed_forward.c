@@ -1,5 +1,5 @@
-/* The CUDA device's feed-forward block against its definition in double: odd shapes, guarded and poisoned buffers, and
- * the same bytes in a second run. */
+/* The CUDA device's feed-forward block at the widths of Table 1 and Figure 2, weighted as models are, against its
+ * definition in double; and gates far from 0. */
 #include "tests/trial.h"
 
 #include <math.h>
@@ -134,8 +134,7 @@ static void the_block_matches_its_definition(void **state)
 {
     (void)state;
     struct shapes shapes =
-        SHAPES({ 1, 40, 48 }, { 62, 64, 256 }, { 513, 33, 50 }, { 1, 9, 33 }, { 30, 7, 5 }, { 65, 64, 255 },
-               { 513, 64, 256 }, { 1, 64, 256 }, { 130, 256, 768 }, { 2500, 64, 96 });
+        SHAPES({ 65, 64, 255 }, { 513, 64, 256 }, { 513, 33, 50 }, { 130, 256, 768 }, { 2500, 64, 96 });
     on_cuda(PRECISION_FP32, feed_forward_fp32, shapes);
     on_cuda(PRECISION_TF32, feed_forward_tf32, shapes);
     on_cuda(PRECISION_BF16, feed_forward_bf16, shapes);

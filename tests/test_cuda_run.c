@@ -11,7 +11,7 @@
 #include "harness/evaluate.h"
 #include "harness/options.h"
 #include "harness/trainer.h"
-#include "kernels/cuda.h"
+#include "tests/card.h"
 #include "tests/tiny_run.h"
 
 enum { STEPS = 200, EVERY = 7, ROWS = STEPS / EVERY + 1 };
@@ -70,19 +70,6 @@ static void open_run(struct run_config *config, const char *task, const char *at
     config->train.lr = 1e-3;
     config->train.log_every = EVERY;
     config->train.precision = PRECISION_FP32;
-}
-
-static struct device *open_cuda(int precision)
-{
-    struct error error = { "" };
-    if (cuda_device_count(&error) == 0) {
-        print_message("skipped: %s\n", error.message);
-        skip();
-    }
-    struct device *device = cuda_device_open(0, (enum precision)precision, &error);
-    if (!device)
-        fail_msg("%s", error.message);
-    return device;
 }
 
 static struct trainer *open_trainer(const struct run_config *config, struct device *device)
@@ -144,7 +131,7 @@ static void losses_are_those_of_the_cpu(void **state)
         for (int a = 0; attention_list[a]; a++) {
             struct run_config config;
             open_run(&config, task_list[t]->name, attention_list[a]->name);
-            struct curve cuda = curve_of(&config, open_cuda(PRECISION_FP32)), cpu = curve_of(&config, tiny_device(0));
+            struct curve cuda = curve_of(&config, card_open(PRECISION_FP32)), cpu = curve_of(&config, tiny_device(0));
             same = same_curve(&cuda, &cpu, task_list[t]->name, attention_list[a]->name) && same;
             tiny_run_close(&config);
         }
@@ -155,7 +142,7 @@ static void losses_are_those_of_the_cpu(void **state)
 static char *bytes_after(const struct run_config *config, int cut, size_t *size)
 {
     struct error error = { "" };
-    struct device *device = open_cuda(config->train.precision);
+    struct device *device = card_open(config->train.precision);
     struct trainer *trainer = open_trainer(config, device);
     *size = trainer_snapshot_size(trainer);
     if (cut > 0) {
@@ -163,7 +150,7 @@ static char *bytes_after(const struct run_config *config, int cut, size_t *size)
         char *bytes = snapshot(trainer);
         trainer_close(trainer);
         device->ops->close(device);
-        device = open_cuda(config->train.precision);
+        device = card_open(config->train.precision);
         trainer = open_trainer(config, device);
         assert_int_equal(trainer_restore(trainer, bytes, *size, &error), 0);
         free(bytes);
@@ -204,7 +191,7 @@ static void divergence_within_a_block_stops_there(void **state)
     config.train.lr = config.train.lr_initial = 1e30;
     config.train.clip = 0;
     config.train.log_every = 50;
-    struct device *device = open_cuda(PRECISION_FP32);
+    struct device *device = card_open(PRECISION_FP32);
     struct curve curve = { .log.row = take_row };
     struct trainer *trainer = open_trainer(&config, device);
     advance(trainer, STEPS, &curve.log);
@@ -241,7 +228,7 @@ static void evaluation_counts_as_on_the_cpu(void **state)
             struct run_config config;
             open_run(&config, task_list[t]->name, attention_list[a]->name);
             struct eval_set set = tiny_set_open(&config, 203, 5, 40);
-            struct evaluation cuda = evaluation_of(&config, &set, open_cuda(PRECISION_FP32));
+            struct evaluation cuda = evaluation_of(&config, &set, card_open(PRECISION_FP32));
             struct evaluation cpu = evaluation_of(&config, &set, tiny_device(0));
             assert_int_equal(cuda.scored, cpu.scored);
             assert_int_equal(cuda.sequences, 203);

@@ -1,6 +1,5 @@
 /* Sweeps on CUDA: a run alone and beside seven others, with its worker killed, with everything killed and begun again:
- * the same bytes. Nothing here may use the driver itself: a process that has cannot fork workers that do.
- * STATELAB_TEST_DEVICE=cpu has the CPU do it. */
+ * the same bytes. Nothing here may use the driver itself: a process that has cannot fork workers that do. */
 #include <fcntl.h>
 #include <glob.h>
 #include <setjmp.h>
@@ -18,6 +17,7 @@
 #include "harness/csv.h"
 #include "harness/machine.h"
 #include "harness/sweep.h"
+#include "tests/card.h"
 #include "tests/scratch.h"
 
 /* Ten runs: every attention in two precisions, at a checkpoint every few hundred steps. */
@@ -34,12 +34,6 @@ enum { RUNS = 10, ALL_OF_THEM = 8 };
 
 static char folder[SCRATCH_SIZE];
 
-static const char *device(void)
-{
-    const char *name = getenv("STATELAB_TEST_DEVICE");
-    return name ? name : "cuda:0";
-}
-
 static struct path in_folder(const char *name)
 {
     return path_in(folder, name);
@@ -52,13 +46,13 @@ static struct experiment *load(struct error *error)
     const struct override less[] = { { "train.steps", getenv("STATELAB_REDUCED") ? "30" : "150" },
                                      { "eval.id.sequences", "20" },
                                      { "eval.longer.sequences", "10" } };
-    bool whole = !getenv("STATELAB_REDUCED") && strcmp(device(), "cpu") != 0;
+    bool whole = !getenv("STATELAB_REDUCED") && strcmp(card_name(), "cpu") != 0;
     return experiment_load(in_folder("small.yaml").text, less, whole ? 0 : 3, error);
 }
 
 static int sweep(const char *out, int pack)
 {
-    struct sweep_options options = { .device = device(), .workers = 1, .pack = pack, .expiry = 60 };
+    struct sweep_options options = { .device = card_name(), .workers = 1, .pack = pack, .expiry = 60 };
     struct error error = { "" };
     int log = open(in_folder("log").text, O_WRONLY | O_CREAT | O_APPEND, 0666);
     dup2(log, STDERR_FILENO);
@@ -147,7 +141,7 @@ static int open_all(void **state)
     struct device_choice choice;
     struct error error = { "" };
     (void)state;
-    if (device_choose(&choice, device(), &error) != 0) {
+    if (device_choose(&choice, card_name(), &error) != 0) {
         print_message("skipped: %s\n", error.message);
         return 0;
     }

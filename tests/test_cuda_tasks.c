@@ -2,6 +2,7 @@
 #include "kernels/cuda.h"
 #include "tasks/cuda.h"
 #include "tasks/task.h"
+#include "tests/card.h"
 #include "tests/trial.h"
 
 #include "harness/data.h"
@@ -92,6 +93,7 @@ static void sample(struct trial *trial, const int *shape)
 static void sequences_are_those_of_the_cpu(void **state)
 {
     (void)state;
+    card_needs_cuda();
     on_cuda(PRECISION_FP32, sample, SHAPES({ 0 }, { 2 }, { 4 }, { 1 }, { 3 }, { 5 }, { 6 }));
 }
 
@@ -134,6 +136,7 @@ static void throughput(struct trial *trial, const int *shape)
 static void sequences_are_made_fast(void **state)
 {
     (void)state;
+    card_needs_cuda();
     on_cuda(PRECISION_FP32, throughput, SHAPES({ 0 }, { 2 }, { 4 }, { 5 }));
 }
 

@@ -1,6 +1,7 @@
-/* The CUDA device's loss, predictions and optimiser against their definitions in double; recordings against
- * operations issued one by one; and what the device says when it cannot. */
+/* The CUDA device's optimiser against its definition in double; recordings against operations issued one by one; and
+ * what the device says when it cannot. */
 #include "kernels/cuda.h"
+#include "tests/card.h"
 #include "tests/trial.h"
 
 #include <math.h>
@@ -27,126 +28,6 @@ static struct train_state fetch_state(struct trial *trial, const struct train_st
     struct train_state host;
     trial->device->ops->download(trial->device, &host, state, sizeof host);
     return host;
-}
-
-/* ---- loss: N, V, percent scored, scale of the logits ---- */
-
-static double log_sum_exp(const struct matrix *logits, int n)
-{
-    double top = -INFINITY, sum = 0;
-    for (int v = 0; v < logits->cols; v++)
-        top = fmax(top, matrix_at(logits, n, v));
-    for (int v = 0; v < logits->cols; v++)
-        sum += exp(matrix_at(logits, n, v) - top);
-    return top + log(sum);
-}
-
-static int *draw_targets(struct trial *trial, int N, int V, int percent, int *scored)
-{
-    int *targets = malloc((size_t)N * sizeof *targets);
-    assert_non_null(targets);
-    *scored = 0;
-    for (int n = 0; n < N; n++) {
-        targets[n] = trial_below(trial, 100) < percent ? trial_below(trial, V) : -1;
-        *scored += targets[n] >= 0;
-    }
-    return targets;
-}
-
-static void loss(struct trial *trial, const int *shape)
-{
-    struct device *device = trial->device;
-    int N = shape[0], V = shape[1], scored;
-    struct matrix logits = matrix_make(trial, N, V, V, shape[3]), dlogits = matrix_make(trial, N, V, V, 0);
-    struct matrix losses = matrix_make(trial, N, 1, 1, 0);
-    struct train_state zero = { .step = 5, .loss = NAN };
-    int *targets = draw_targets(trial, N, V, shape[2], &scored);
-    int *device_targets = send(trial, targets, (size_t)N * sizeof *targets);
-    struct train_state *state = send(trial, &zero, sizeof zero);
-    device->ops->cross_entropy(device, state, losses.device, dlogits.device, logits.device, device_targets, N, V);
-    matrix_fetch(trial, &losses);
-    matrix_fetch(trial, &dlogits);
-    struct train_state after = fetch_state(trial, state);
-    struct difference forward = { 0, 0 }, backward = { 0, 0 }, mean = { 0, 0 };
-    double sum = 0;
-    for (int n = 0; n < N; n++) {
-        double total = log_sum_exp(&logits, n),
-               expected = targets[n] < 0 ? 0 : total - matrix_at(&logits, n, targets[n]);
-        difference_add(&forward, losses.host[n], expected);
-        sum += expected;
-        for (int v = 0; v < V; v++)
-            difference_add(&backward, matrix_at(&dlogits, n, v),
-                           targets[n] < 0 ? 0 : (exp(matrix_at(&logits, n, v) - total) - (v == targets[n])) / scored);
-    }
-    difference_add(&mean, after.loss, scored ? sum / scored : 0);
-    assert_close(&forward, POINTWISE, "cross_entropy", shape);
-    assert_close(&backward, POINTWISE, "cross_entropy, gradient", shape);
-    assert_close(&mean, POINTWISE, "cross_entropy, mean", shape);
-    assert_int_equal(after.scored, scored);
-    assert_int_equal(after.step, 5);
-    /* Without a gradient the loss is the same. */
-    device->ops->cross_entropy(device, state, losses.device, NULL, logits.device, device_targets, N, V);
-    assert_true(fetch_state(trial, state).loss == after.loss);
-    device->ops->release(device, device_targets);
-    device->ops->release(device, state);
-    MATRICES_FREE(trial, &logits, &dlogits, &losses);
-    free(targets);
-}
-
-static void loss_is_the_mean_over_scored_rows(void **state)
-{
-    (void)state;
-    on_cuda(PRECISION_FP32, loss,
-            SHAPES({ 1, 5, 100, 1 }, { 513, 5, 30, 3 }, { 65, 2, 50, 1 }, { 62, 33, 100, 30 }, { 1030, 64, 10, 2 },
-                   { 127, 300, 90, 80 }, { 100, 64, 0, 1 }, { 8192, 5, 20, 2 }));
-}
-
-/* ---- predictions: N, V ---- */
-
-static void predict(struct trial *trial, const int *shape)
-{
-    struct device *device = trial->device;
-    int N = shape[0], V = shape[1], scored;
-    struct matrix logits = matrix_make(trial, N, V, V, 2), log_prob = matrix_make(trial, N, 1, 1, 0);
-    int *targets = draw_targets(trial, N, V, 70, &scored), *predicted = calloc((size_t)N, sizeof *predicted);
-    assert_non_null(predicted);
-    for (int i = 0; i < N * V; i++)
-        logits.host[i] = rintf(logits.host[i]); /* many ties */
-    logits.host[(N / 2) * V + V - 1] = NAN;
-    targets[N / 2] = 0;
-    matrix_send(trial, &logits);
-    int *device_targets = send(trial, targets, (size_t)N * sizeof *targets);
-    int *prediction = send(trial, predicted, (size_t)N * sizeof *predicted);
-    device->ops->predict(device, prediction, log_prob.device, logits.device, device_targets, N, V);
-    device->ops->download(device, predicted, prediction, (size_t)N * sizeof *predicted);
-    float *log_probs = calloc((size_t)N, sizeof *log_probs);
-    assert_non_null(log_probs);
-    device->ops->download(device, log_probs, log_prob.device, (size_t)N * sizeof *log_probs);
-    struct difference difference = { 0, 0 };
-    for (int n = 0; n < N; n++) {
-        int best = 0;
-        for (int v = 1; v < V; v++)
-            if (matrix_at(&logits, n, v) > matrix_at(&logits, n, best))
-                best = v;
-        assert_int_equal(predicted[n], targets[n] < 0 ? -1 : n == N / 2 ? -2 : best);
-        if (n != N / 2)
-            difference_add(&difference, log_probs[n],
-                           targets[n] < 0 ? 0 : matrix_at(&logits, n, targets[n]) - log_sum_exp(&logits, n));
-    }
-    assert_close(&difference, POINTWISE, "predict", shape);
-    device->ops->release(device, device_targets);
-    device->ops->release(device, prediction);
-    matrix_free(trial, &logits);
-    matrix_free(trial, &log_prob);
-    free(targets);
-    free(predicted);
-    free(log_probs);
-}
-
-static void predictions_take_the_lowest_of_the_best(void **state)
-{
-    (void)state;
-    on_cuda(PRECISION_FP32, predict, SHAPES({ 1, 5 }, { 513, 5 }, { 65, 2 }, { 62, 33 }, { 127, 300 }, { 1030, 64 }));
 }
 
 /* ---- optimiser: count, decayed, clip in tenths, schedule ---- */
@@ -356,6 +237,7 @@ static void impossible(struct trial *trial, const int *shape)
 static void errors_say_what_to_do(void **state)
 {
     (void)state;
+    card_needs_cuda();
     on_cuda(PRECISION_FP32, impossible, SHAPES({ 2048 }));
 }
 
@@ -373,8 +255,6 @@ static void without_a_device_there_is_a_reason(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loss_is_the_mean_over_scored_rows),
-        cmocka_unit_test(predictions_take_the_lowest_of_the_best),
         cmocka_unit_test(optimizer_is_adamw),
         cmocka_unit_test(divergence_stops_the_run),
         cmocka_unit_test(a_recording_does_what_was_issued),

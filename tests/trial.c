@@ -1,6 +1,5 @@
 /* See trial.h. */
 #include "tests/trial.h"
-#include "kernels/cuda.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +9,9 @@
 
 #include <cmocka.h>
 
-enum { GUARD = 256 /* bytes before and after */, GUARD_BYTE = 0xA5 };
+#include "tests/card.h"
+#include "tests/guarded.h"
+
 static const float GAP = 12345.0f; /* between rows */
 
 double trial_uniform(struct trial *trial)
@@ -34,55 +35,44 @@ static size_t extent(const struct matrix *matrix)
     return (size_t)(matrix->rows - 1) * matrix->ld + matrix->cols;
 }
 
+static real *as_reals(const struct matrix *matrix)
+{
+    size_t count = extent(matrix);
+    real *values = malloc((count + 1) * sizeof *values);
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = (real)matrix->host[i];
+    return values;
+}
+
 struct matrix matrix_make(struct trial *trial, int rows, int cols, int ld, double scale)
 {
-    struct matrix matrix = { rows, cols, ld, NULL, NULL, NULL };
-    struct error error;
-    size_t bytes = extent(&matrix) * sizeof(real) + 2 * GUARD;
+    struct matrix matrix = { rows, cols, ld, NULL, NULL };
     matrix.host = malloc(extent(&matrix) * sizeof(float));
-    matrix.memory = trial->device->ops->allocate(trial->device, bytes, &error);
     assert_non_null(matrix.host);
-    assert_non_null(matrix.memory);
-    matrix.device = (real *)(void *)(matrix.memory + GUARD);
-    char *guards = malloc(bytes);
-    assert_non_null(guards);
-    memset(guards, GUARD_BYTE, bytes);
-    trial->device->ops->upload(trial->device, matrix.memory, guards, bytes);
-    free(guards);
     for (size_t i = 0; i < extent(&matrix); i++) {
         bool inside = (int)(i % (size_t)ld) < cols;
         matrix.host[i] = !inside ? GAP : scale == 0 ? NAN : (float)(scale * trial_normal(trial));
     }
-    matrix_send(trial, &matrix);
+    real *values = as_reals(&matrix);
+    matrix.device = guarded_make(trial->device, values, extent(&matrix) * sizeof *values);
+    free(values);
     return matrix;
 }
 
 void matrix_send(struct trial *trial, const struct matrix *matrix)
 {
-    size_t count = extent(matrix);
-    real *values = malloc(count * sizeof *values);
-    assert_non_null(values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = (real)matrix->host[i];
-    trial->device->ops->upload(trial->device, matrix->device, values, count * sizeof *values);
+    real *values = as_reals(matrix);
+    trial->device->ops->upload(trial->device, matrix->device, values, extent(matrix) * sizeof *values);
     free(values);
-}
-
-static void check_guard(const unsigned char *guard)
-{
-    for (int i = 0; i < GUARD; i++)
-        assert_int_equal(guard[i], GUARD_BYTE);
 }
 
 void matrix_fetch(struct trial *trial, struct matrix *matrix)
 {
-    size_t count = extent(matrix), bytes = count * sizeof(real) + 2 * GUARD;
-    unsigned char *memory = malloc(bytes);
-    assert_non_null(memory);
-    trial->device->ops->download(trial->device, memory, matrix->memory, bytes);
-    check_guard(memory);
-    check_guard(memory + bytes - GUARD);
-    const real *values = (const real *)(const void *)(memory + GUARD);
+    size_t count = extent(matrix), bytes = count * sizeof(real);
+    real *values = malloc(bytes + 1);
+    assert_non_null(values);
+    guarded_fetch(trial->device, matrix->device, values, bytes, "matrix");
     for (size_t i = 0; i < count; i++) {
         matrix->host[i] = (float)values[i];
         if ((int)(i % (size_t)matrix->ld) >= matrix->cols)
@@ -91,13 +81,13 @@ void matrix_fetch(struct trial *trial, struct matrix *matrix)
             assert_false(isnan(matrix->host[i]));
     }
     for (size_t i = 0; i < bytes; i++)
-        trial->hash = (trial->hash ^ memory[i]) * 0x100000001b3u;
-    free(memory);
+        trial->hash = (trial->hash ^ ((const unsigned char *)values)[i]) * 0x100000001b3u;
+    free(values);
 }
 
 void matrix_free(struct trial *trial, struct matrix *matrix)
 {
-    trial->device->ops->release(trial->device, matrix->memory);
+    guarded_free(trial->device, matrix->device);
     free(matrix->host);
 }
 
@@ -129,17 +119,8 @@ void assert_close(const struct difference *difference, double tolerance, const c
 void on_cuda(enum precision precision, void (*test)(struct trial *trial, const int *shape), struct shapes shapes)
 {
     struct error error;
-    if (cuda_device_count(&error) == 0) {
-        print_message("skipped: %s\n", error.message);
-        skip();
-    }
-    struct device *device = cuda_device_open(0, precision, &error);
-    if (!device) {
-        fail_msg("%s", error.message);
-        return;
-    }
-    int count = getenv("STATELAB_REDUCED") && shapes.count > 3 ? 3 : shapes.count;
-    for (int i = 0; i < count; i++) {
+    struct device *device = card_open(precision);
+    for (int i = 0; i < card_shapes(shapes.count); i++) {
         uint64_t hash[2];
         for (int run = 0; run < 2; run++) {
             struct trial trial = { device, rng_make(7, RNG_STREAM_INIT, (uint64_t)i), 0xcbf29ce484222325u };

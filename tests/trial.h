@@ -16,8 +16,7 @@ struct trial {
 struct matrix {
     int rows, cols, ld;
     float *host;
-    char *memory; /* device: guard, data, guard */
-    real *device;
+    real *device; /* guarded */
 };
 
 /* Random normal numbers times `scale`; scale 0: poison (NaN), for the operation to overwrite. */
@@ -60,8 +59,8 @@ struct shapes {
             (int)(sizeof((const int[][SHAPE_SIZE]){ __VA_ARGS__ }) / (SHAPE_SIZE * sizeof(int)))                       \
     }
 
-/* Runs `test` on every shape on CUDA device 0, twice, and holds the second run to the bytes of the first. Skips the
- * test where there is no device. With STATELAB_REDUCED in the environment: the first 3 shapes only. */
+/* Runs `test` on every shape (card_shapes) on the card, twice, and holds the second run to the bytes of the first.
+ * Skips the test where there is no card. */
 void on_cuda(enum precision precision, void (*test)(struct trial *trial, const int *shape), struct shapes shapes);
 
 double trial_uniform(struct trial *trial);
