@@ -8,7 +8,7 @@ shift
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib"
 cp "$@" "$folder/bin/"
-cp tests/cuda.sh "$folder/bin/"
+cp tests/cuda.sh tests/count.sh "$folder/bin/"
 for program in "$@"; do
     ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }'
 done | sort -u | while read -r name path; do
