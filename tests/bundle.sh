@@ -31,13 +31,16 @@ exec sh "$(dirname "$0")/bin/cuda.sh" "$(dirname "$0")/bin"
 END
 chmod +x "$folder/test-cuda"
 
-# It has to run from anywhere, with no environment, on its own libraries.
+# It has to run from anywhere, with no environment, every program on the bundle's own libraries.
 absolute=$(cd "$folder" && pwd)
 (cd / && env -i "$absolute/bin/statelab" attentions >/dev/null)
-foreign=$(cd / && env -i ldd "$absolute"/bin/statelab |
-    awk -v own="$absolute/" '$2 == "=>" && index($3, own) != 1 && $1 !~ /^lib(c|m|dl|rt|pthread|resolv)\.so/ { print $1 }')
-if [ -n "$foreign" ]; then
-    echo "the bundle needs from the machine: $foreign" >&2
-    exit 1
-fi
+for program in "$@"; do
+    name=$(basename "$program")
+    foreign=$(cd / && env -i ldd "$absolute/bin/$name" | awk -v own="$absolute/" '
+        $2 == "=>" && index($3, own) != 1 && $1 !~ /^lib(c|m|dl|rt|pthread|resolv)\.so/ { print $1 }')
+    if [ -n "$foreign" ]; then
+        echo "the bundle's $name needs from the machine: $foreign" >&2
+        exit 1
+    fi
+done
 du -sh "$folder"
