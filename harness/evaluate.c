@@ -197,6 +197,9 @@ int evaluate(struct model *model, const struct eval_set *set, struct evaluation_
     struct counter counter = { .model = model, .set = set, .sink = sink, .result = result };
     *result = (struct evaluation){ 0 };
     int status = open_counter(&counter, error);
+    if (status != 0 && error && error->memory)
+        error_append(error, "; lower eval.%s.batch, its seq_len or model.dim, or evaluate fewer runs at once: --pack",
+                     set->name);
     if (status == 0)
         status = count_rounds(&counter, stop, error);
     close_counter(&counter);

@@ -134,9 +134,11 @@ bool device_has_room(const struct device_choice *choice, int index, int count)
 
 struct device *device_open(const struct device_choice *choice, int index, enum precision precision, struct error *error)
 {
-    if (choice->cuda)
-        return cuda_device_open(ordinal_of(choice, index), precision, error);
-    return cpu_device_open(choice->threads, error);
+    struct device *device = choice->cuda ? cuda_device_open(ordinal_of(choice, index), precision, error)
+                                         : cpu_device_open(choice->threads, error);
+    if (!device && error && error->memory)
+        error_append(error, "; train fewer runs at once: --pack");
+    return device;
 }
 
 const char *device_label(const struct device *device)

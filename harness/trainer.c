@@ -117,6 +117,8 @@ struct trainer *trainer_open(const struct run_config *config, struct device *dev
     trainer->config = config;
     trainer->device = device;
     if (open_all(trainer, error) != 0) {
+        if (error && error->memory)
+            error_append(error, "; lower train.batch, task.seq_len or model.dim, or train fewer runs at once: --pack");
         trainer_close(trainer);
         return NULL;
     }

@@ -32,6 +32,7 @@ static bool do_run(struct worker *worker, int run, struct claim *claim, enum wor
     struct error error = { "" }, unrecorded;
     view->run = run;
     enum job_end end = job_run(worker, run, claim, &error);
+    view->run = -1; /* its memory is free: to be seen before there is one worker less */
     bool go_on = true;
     if (end == JOB_LOST) {
         fprintf(stderr, "statelab: run %s was taken over by another worker; leaving it to that one\n", id);
@@ -56,7 +57,6 @@ static bool do_run(struct worker *worker, int run, struct claim *claim, enum wor
             go_on = false;
         }
     }
-    view->run = -1;
     view->ended++;
     claim_release(claim);
     return go_on;

@@ -26,6 +26,19 @@ int error_set(struct error *error, const char *format, ...)
     return -1;
 }
 
+int error_append(struct error *error, const char *format, ...)
+{
+    if (error) {
+        size_t length = strlen(error->message);
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(error->message + length, sizeof error->message - length, format, arguments);
+        va_end(arguments);
+        make_plain(error->message);
+    }
+    return -1;
+}
+
 int error_prefix(struct error *error, const char *format, ...)
 {
     if (error) {

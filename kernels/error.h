@@ -13,6 +13,9 @@ struct error {
  * or name) become '?'. Always returns -1, so that a function can end with `return error_set(error, ...)`. */
 int error_set(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Puts more behind the message already in `error`. Always returns -1. */
+int error_append(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* Puts `prefix: ` before the message already in `error`. Always returns -1. */
 int error_prefix(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

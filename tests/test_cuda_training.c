@@ -222,6 +222,7 @@ static void impossible(struct trial *trial, const int *shape)
     if (!getenv("STATELAB_REDUCED")) { /* compute-sanitizer counts a refused allocation as an error */
         assert_null(device->ops->allocate(device, (size_t)1 << 50, &error));
         assert_non_null(strstr(error.message, "1073741824.0 MiB"));
+        assert_non_null(strstr(error.message, "MiB are free"));
     }
     struct device *other = cuda_device_open(0, PRECISION_FP32, &error);
     assert_non_null(other);

@@ -10,9 +10,12 @@
 
 #include <cmocka.h>
 
+#include "harness/evaluate.h"
 #include "harness/lanes.h"
 #include "harness/sweep.h"
+#include "harness/trainer.h"
 #include "tests/scratch.h"
+#include "tests/tiny_run.h"
 
 static const char experiment_yaml[] = "name: small\n"
                                       "task: {name: flip_flop, seq_len: 16, p_ignore: 0.5}\n"
@@ -28,6 +31,7 @@ enum { RUNS = 8, LANES = 4 };
 /* The CPU device gets its memory here, and whether there is enough depends on what the lanes do. */
 static struct {
     struct worker_shared *shared;
+    bool none;    /* there is no memory at all; otherwise: */
     int fit;      /* as many runs find memory at once */
     bool trained; /* but only those that begin to evaluate look for it */
     int alone;    /* as given to the lanes */
@@ -74,6 +78,8 @@ static bool is_enough(void)
 void *aligned_alloc(size_t alignment, size_t size)
 {
     void *block = NULL;
+    if (memory.none)
+        return NULL;
     if (memory.shared && memory.alone == 0)
         meet();
     if (memory.shared && !is_enough())
@@ -200,6 +206,41 @@ static void a_run_that_finds_no_memory_alone_has_failed(void **state)
     assert_int_equal(outcome.failed, RUNS);
 }
 
+/* How much was needed and free, and the keys that need less. */
+static void assert_says_what_to_lower(const struct error *error, const char *keys)
+{
+    const char *const parts[] = { "GiB) were asked for, ", "GiB are free; lower ", keys, "model.dim", "--pack" };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strstr(error->message, parts[i]))
+            fail_msg("no '%s' in: %s", parts[i], error->message);
+    assert_true(error->memory);
+}
+
+static void where_there_is_no_memory_the_keys_to_lower_are_named(void **state)
+{
+    (void)state;
+    struct run_config config;
+    struct error error = { "" };
+    struct evaluation evaluation;
+    tiny_run_open(&config, "rope", "", 16);
+    struct eval_set set = tiny_set_open(&config, 2, 2, 16);
+    struct device *device = tiny_device(1);
+    memory.none = true;
+    assert_null(trainer_open(&config, device, &error));
+    assert_says_what_to_lower(&error, "train.batch, task.seq_len");
+    memory.none = false;
+    struct trainer *trainer = trainer_open(&config, device, &error);
+    assert_non_null(trainer);
+    memory.none = true;
+    assert_int_equal(evaluate(trainer_model(trainer), &set, NULL, NULL, &evaluation, &error), -1);
+    assert_says_what_to_lower(&error, "eval.id.batch, its seq_len");
+    memory.none = false;
+    trainer_close(trainer);
+    device->ops->close(device);
+    tiny_set_close(&set);
+    tiny_run_close(&config);
+}
+
 /* Whether a third is worth it depends on the machine; the second is always tried, after the first has been measured. */
 static void a_lane_is_added_where_the_number_is_found_by_measuring(void **state)
 {
@@ -234,6 +275,7 @@ int main(void)
         LANES_TEST(runs_that_find_no_memory_beside_others_are_done_later),
         LANES_TEST(so_are_those_that_find_none_to_evaluate),
         LANES_TEST(a_run_that_finds_no_memory_alone_has_failed),
+        LANES_TEST(where_there_is_no_memory_the_keys_to_lower_are_named),
         LANES_TEST(a_lane_is_added_where_the_number_is_found_by_measuring),
         LANES_TEST(suspects_are_done_one_by_one_before_the_others),
     };

@@ -55,6 +55,7 @@ static void memory_that_is_not_there_is_named(void **state)
         snprintf(number, sizeof number, "%zu", sizes[i]);
         assert_null(device->ops->allocate(device, sizes[i], &error));
         assert_non_null(strstr(error.message, number));
+        assert_non_null(strstr(error.message, "GiB are free"));
     }
     void *nothing = device->ops->allocate(device, 0, NULL), *some = device->ops->allocate(device, 3, NULL);
     assert_true(nothing && some && (uintptr_t)some % 256 == 0);

@@ -2,6 +2,7 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/blas.h"
@@ -40,8 +41,10 @@ static void *allocate(struct device *device, size_t bytes, struct error *error)
         memory = aligned_alloc(CPU_ALIGNMENT, whole ? whole : CPU_ALIGNMENT);
     }
     if (!memory) {
-        error_set(error, "out of memory: %zu bytes (%.1f GiB) were asked for", bytes,
-                  (double)bytes / (1024.0 * 1024.0 * 1024.0));
+        const double gibibyte = 1024.0 * 1024.0 * 1024.0;
+        double unused = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+        error_set(error, "out of memory: %zu bytes (%.1f GiB) were asked for, %.1f GiB are free", bytes,
+                  (double)bytes / gibibyte, unused / gibibyte);
         if (error)
             error->memory = true;
     }

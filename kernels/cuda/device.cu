@@ -35,10 +35,8 @@ static void *cuda_allocate(struct device *device, size_t bytes, struct error *er
     cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    error_set(error,
-              "CUDA device %d (%s): could not allocate %.1f MiB: %s; %.1f of %.1f MiB are free: lower the batch, the "
-              "sequence length or the model's size, or run fewer models at once on this card",
-              cuda->ordinal, cuda->name, bytes / 1048576.0, cudaGetErrorString(status), free_bytes / 1048576.0,
+    error_set(error, "CUDA device %d (%s): could not allocate %.1f MiB: %s; %.1f of %.1f MiB are free", cuda->ordinal,
+              cuda->name, bytes / 1048576.0, cudaGetErrorString(status), free_bytes / 1048576.0,
               total_bytes / 1048576.0);
     if (error)
         error->memory = true;
