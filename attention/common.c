@@ -196,10 +196,8 @@ void project_backward(const struct attention_layer *layer, struct device *device
     if (block->ld > block->columns) /* no gradient for the zeros: a row of them, again and again */
         ops->copy_rows(device, block->dprojected + block->columns, block->ld,
                        parameters[Q_PROJ] + (size_t)block->columns * layer->C, 0, block->N, block->ld - block->columns);
-    ops->linear_backward_input(device, dx, layer->C, block->dprojected, block->ld, parameters[Q_PROJ], block->N,
-                               layer->C, block->ld, false);
-    ops->linear_backward_weight(device, gradients[Q_PROJ], block->dprojected, block->ld, x, layer->C, block->N,
-                                layer->C, block->ld);
+    ops->linear_backward(device, dx, layer->C, gradients[Q_PROJ], block->dprojected, block->ld, x, layer->C,
+                         parameters[Q_PROJ], block->N, layer->C, block->ld, false);
 }
 
 /* ---- core and output projection ---- */
@@ -243,8 +241,7 @@ void core_backward(const struct attention_layer *layer, struct device *device, s
                                              .dlog_gate = block->dlog_gate,
                                              .dw = block->dw,
                                              .dbeta = block->dbeta };
-    ops->linear_backward_input(device, block->dout, C, dy, C, output_weight, N, C, C, false);
-    ops->linear_backward_weight(device, output_gradient, dy, C, block->o, C, N, C, C);
+    ops->linear_backward(device, block->dout, C, output_gradient, dy, C, block->o, C, output_weight, N, C, C, false);
     ops->attention_backward(device, &block->shape, &in, block->o, block->dout, block->core_saved, &gradients,
                             block->core_scratch);
 }

@@ -96,10 +96,9 @@ static void input_backward(const struct attention_layer *layer, const struct hou
         ops->copy_rows(device, block->dprojected + column, ld, block->dw_input, width, block->N, width);
         return;
     }
-    ops->linear_backward_input(device, block->dprojected + column, ld, block->dw_input, width,
-                               parameters[slots->w_expand], block->N, options->rank, width, false);
-    ops->linear_backward_weight(device, gradients[slots->w_expand], block->dw_input, width, block->projected + column,
-                                ld, block->N, options->rank, width);
+    ops->linear_backward(device, block->dprojected + column, ld, gradients[slots->w_expand], block->dw_input, width,
+                         block->projected + column, ld, parameters[slots->w_expand], block->N, options->rank, width,
+                         false);
 }
 
 void householder_backward(const struct attention_layer *layer, const struct householder_options *options,

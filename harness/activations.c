@@ -250,8 +250,8 @@ static void head_backward(const struct model *model, struct activations *a)
 {
     const struct ops *ops = a->device->ops;
     int N = a->N, C = model->attention.C, V = model->V, last = model->parameter_count - 1;
-    ops->linear_backward_input(a->device, a->dbranch, C, a->dlogits, V, model->weight_of[last], N, C, V, false);
-    ops->linear_backward_weight(a->device, model->gradient_of[last], a->dlogits, V, a->final_in, C, N, C, V);
+    ops->linear_backward(a->device, a->dbranch, C, model->gradient_of[last], a->dlogits, V, a->final_in, C,
+                         model->weight_of[last], N, C, V, false);
     ops->rmsnorm_backward(a->device, a->dstream, model->gradient_of[last - 1], a->dbranch, NULL, a->final_sum,
                           a->final_rstd, model->weight_of[last - 1], N, C, a->norm_scratch);
 }

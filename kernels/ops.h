@@ -124,12 +124,9 @@ struct ops {
     /* ---- products: y = x w^T with w [O, I] ---- */
     void (*linear_forward)(struct device *device, real *y, int ldy, const real *x, int ldx, const real *w, int N, int I,
                            int O);
-    /* dx = dy w, or dx += dy w if add. */
-    void (*linear_backward_input)(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
-                                  int N, int I, int O, bool add);
-    /* dw = dy^T x. */
-    void (*linear_backward_weight)(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx,
-                                   int N, int I, int O);
+    /* dx = dy w, or dx += dy w if add; dw = dy^T x. Neither result may be an operand of the other. */
+    void (*linear_backward)(struct device *device, real *dx, int lddx, real *dw, const real *dy, int lddy,
+                            const real *x, int ldx, const real *w, int N, int I, int O, bool add);
 
     /* ---- embedding, table [V, C] ---- */
     void (*embedding_forward)(struct device *device, real *x, const real *table, const int *tokens, int N, int C);

@@ -42,10 +42,10 @@ static void oracle_two_products(const int *d, double *const *b, const int *integ
 static void backward_linear(const struct run *r)
 {
     int N = r->dims[0], I = r->dims[1], O = r->dims[2], gap = r->dims[3];
-    r->ops->linear_backward_input(r->device, r->g[0], I + gap, r->g[3], O + gap, r->b[1], N, I, O, false);
-    r->ops->linear_backward_input(r->device, r->g[0], I + gap, r->g[4], O + 1, r->b[2], N, I, O + 1, true);
-    r->ops->linear_backward_weight(r->device, r->g[1], r->g[3], O + gap, r->b[0], I + gap, N, I, O);
-    r->ops->linear_backward_weight(r->device, r->g[2], r->g[4], O + 1, r->b[0], I + gap, N, I, O + 1);
+    r->ops->linear_backward(r->device, r->g[0], I + gap, r->g[1], r->g[3], O + gap, r->b[0], I + gap, r->b[1], N, I, O,
+                            false);
+    r->ops->linear_backward(r->device, r->g[0], I + gap, r->g[2], r->g[4], O + 1, r->b[0], I + gap, r->b[2], N, I,
+                            O + 1, true);
 }
 
 static const int linear_shapes[][DIMENSIONS] = { { 1, 8, 5, 0 },    { 3, 17, 1, 4 },     { 62, 64, 24, 0 },

@@ -72,12 +72,12 @@ static void linear(struct trial *trial, const int *shape, double tolerance)
     l.dw = matrix_make(trial, O, I, I, 0);
     ops->linear_forward(device, l.y.device, l.y.ld, l.x.device, l.x.ld, l.w.device, N, I, O);
     compare(trial, &l, &l.y, y_expected, 1, tolerance, "linear_forward", shape);
-    ops->linear_backward_input(device, l.dx.device, l.dx.ld, l.dy.device, l.dy.ld, l.w.device, N, I, O, false);
-    compare(trial, &l, &l.dx, dx_expected, 1, tolerance, "linear_backward_input", shape);
-    ops->linear_backward_input(device, l.dx.device, l.dx.ld, l.dy.device, l.dy.ld, l.w.device, N, I, O, true);
-    compare(trial, &l, &l.dx, dx_expected, 2, tolerance, "linear_backward_input, add", shape);
-    ops->linear_backward_weight(device, l.dw.device, l.dy.device, l.dy.ld, l.x.device, l.x.ld, N, I, O);
-    compare(trial, &l, &l.dw, dw_expected, 1, tolerance, "linear_backward_weight", shape);
+    for (int add = 0; add < 2; add++) {
+        ops->linear_backward(device, l.dx.device, l.dx.ld, l.dw.device, l.dy.device, l.dy.ld, l.x.device, l.x.ld,
+                             l.w.device, N, I, O, add);
+        compare(trial, &l, &l.dx, dx_expected, 1 + add, tolerance, "linear_backward, input", shape);
+        compare(trial, &l, &l.dw, dw_expected, 1, tolerance, "linear_backward, weight", shape);
+    }
     MATRICES_FREE(trial, &l.x, &l.w, &l.y, &l.dy, &l.dx, &l.dw);
 }
 

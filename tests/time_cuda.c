@@ -53,67 +53,22 @@ static void issue_qkv_forward(void *context)
     struct model *m = context;
     m->device->ops->linear_forward(m->device, m->b, 3 * m->C, m->a, m->C, m->weight, rows(m), m->C, 3 * m->C);
 }
-static void issue_qkv_backward_input(void *context)
+static void issue_qkv_backward(void *context)
 {
     struct model *m = context;
-    m->device->ops->linear_backward_input(m->device, m->a, m->C, m->b, 3 * m->C, m->weight, rows(m), m->C, 3 * m->C,
-                                          false);
-}
-static void issue_qkv_backward_weight(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_backward_weight(m->device, m->gradient, m->b, 3 * m->C, m->a, m->C, rows(m), m->C, 3 * m->C);
-}
-static void issue_w1_forward(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_forward(m->device, m->b, 32, m->a, m->C, m->weight, rows(m), m->C, 32);
-}
-static void issue_w1_backward_weight(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_backward_weight(m->device, m->gradient, m->b, 32, m->a, m->C, rows(m), m->C, 32);
-}
-static void issue_gate_up_forward(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_forward(m->device, m->b, 2 * m->F, m->a, m->C, m->weight, rows(m), m->C, 2 * m->F);
-}
-static void issue_gate_up_backward_input(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_backward_input(m->device, m->a, m->C, m->b, 2 * m->F, m->weight, rows(m), m->C, 2 * m->F,
-                                          false);
-}
-static void issue_gate_up_backward_weight(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_backward_weight(m->device, m->gradient, m->b, 2 * m->F, m->a, m->C, rows(m), m->C, 2 * m->F);
-}
-static void issue_down_forward(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_forward(m->device, m->a, m->C, m->b, m->F, m->weight, rows(m), m->F, m->C);
-}
-static void issue_down_backward_input(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_backward_input(m->device, m->b, m->F, m->a, m->C, m->weight, rows(m), m->F, m->C, false);
-}
-static void issue_down_backward_weight(void *context)
-{
-    struct model *m = context;
-    m->device->ops->linear_backward_weight(m->device, m->gradient, m->a, m->C, m->b, m->F, rows(m), m->F, m->C);
+    m->device->ops->linear_backward(m->device, m->c, m->C, m->gradient, m->b, 3 * m->C, m->a, m->C, m->weight, rows(m),
+                                    m->C, 3 * m->C, false);
 }
 static void issue_head_forward(void *context)
 {
     struct model *m = context;
     m->device->ops->linear_forward(m->device, m->b, m->V, m->a, m->C, m->weight, rows(m), m->C, m->V);
 }
-static void issue_head_backward_weight(void *context)
+static void issue_head_backward(void *context)
 {
     struct model *m = context;
-    m->device->ops->linear_backward_weight(m->device, m->gradient, m->b, m->V, m->a, m->C, rows(m), m->C, m->V);
+    m->device->ops->linear_backward(m->device, m->c, m->C, m->gradient, m->b, m->V, m->a, m->C, m->weight, rows(m),
+                                    m->C, m->V, false);
 }
 static void issue_feed_forward_forward(void *context)
 {
@@ -178,18 +133,9 @@ static const struct timed operations[] = {
     { "rmsnorm_forward", issue_rmsnorm_forward },
     { "rmsnorm_backward", issue_rmsnorm_backward },
     { "qkv_forward", issue_qkv_forward },
-    { "qkv_backward_input", issue_qkv_backward_input },
-    { "qkv_backward_weight", issue_qkv_backward_weight },
-    { "w1_forward", issue_w1_forward },
-    { "w1_backward_weight", issue_w1_backward_weight },
-    { "gate_up_forward", issue_gate_up_forward },
-    { "gate_up_backward_input", issue_gate_up_backward_input },
-    { "gate_up_backward_weight", issue_gate_up_backward_weight },
-    { "down_forward", issue_down_forward },
-    { "down_backward_input", issue_down_backward_input },
-    { "down_backward_weight", issue_down_backward_weight },
+    { "qkv_backward", issue_qkv_backward },
     { "head_forward", issue_head_forward },
-    { "head_backward_weight", issue_head_backward_weight },
+    { "head_backward", issue_head_backward },
     { "feed_forward_forward", issue_feed_forward_forward },
     { "feed_forward_backward", issue_feed_forward_backward },
     { "rope", issue_rope },

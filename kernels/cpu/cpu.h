@@ -50,10 +50,8 @@ void cpu_sum_chunks(real *to, const double *partial, int chunks, int count);
 /* linear.c */
 void cpu_linear_forward(struct device *device, real *y, int ldy, const real *x, int ldx, const real *w, int N, int I,
                         int O);
-void cpu_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
-                               int N, int I, int O, bool add);
-void cpu_linear_backward_weight(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx,
-                                int N, int I, int O);
+void cpu_linear_backward(struct device *device, real *dx, int lddx, real *dw, const real *dy, int lddy, const real *x,
+                         int ldx, const real *w, int N, int I, int O, bool add);
 
 /* embedding.c */
 void cpu_embedding_forward(struct device *device, real *x, const real *table, const int *tokens, int N, int C);

@@ -60,9 +60,7 @@ void cpu_feed_forward_backward(struct device *device, real *dx, real *dw_gate_up
 {
     const real *gate_up = saved, *h = saved + (size_t)N * 2 * F;
     real *dgate_up = scratch, *dh = scratch + (size_t)N * 2 * F;
-    cpu_linear_backward_input(device, dh, F, dy, C, w_down, N, F, C, false);
-    cpu_linear_backward_weight(device, dw_down, dy, C, h, F, N, F, C);
+    cpu_linear_backward(device, dh, F, dw_down, dy, C, h, F, w_down, N, F, C, false);
     swiglu_backward(device, dgate_up, dh, gate_up, N, F);
-    cpu_linear_backward_input(device, dx, C, dgate_up, 2 * F, w_gate_up, N, C, 2 * F, false);
-    cpu_linear_backward_weight(device, dw_gate_up, dgate_up, 2 * F, x, C, N, C, 2 * F);
+    cpu_linear_backward(device, dx, C, dw_gate_up, dgate_up, 2 * F, x, C, w_gate_up, N, C, 2 * F, false);
 }

@@ -22,8 +22,8 @@ void cpu_linear_forward(struct device *device, real *y, int ldy, const real *x, 
              y + (size_t)first * ldy, ldy);
 }
 
-void cpu_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
-                               int N, int I, int O, bool add)
+static void backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w, int N,
+                           int I, int O, bool add)
 {
 #pragma omp parallel for num_threads(cpu_threads(device, (size_t)N *I)) schedule(dynamic)
     for (int first = 0; first < N; first += ROWS)
@@ -43,8 +43,8 @@ static void sum_partials(struct device *device, real *to, const real *partial, i
     }
 }
 
-void cpu_linear_backward_weight(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx,
-                                int N, int I, int O)
+static void backward_weight(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx, int N,
+                            int I, int O)
 {
     size_t count = (size_t)O * I;
     struct cpu_chunks chunks = cpu_chunks(N, SUM_ROWS, count * sizeof(real));
@@ -58,4 +58,11 @@ void cpu_linear_backward_weight(struct device *device, real *dw, const real *dy,
         }
     if (chunks.count > 1)
         sum_partials(device, dw, partial, chunks.count, count);
+}
+
+void cpu_linear_backward(struct device *device, real *dx, int lddx, real *dw, const real *dy, int lddy, const real *x,
+                         int ldx, const real *w, int N, int I, int O, bool add)
+{
+    backward_input(device, dx, lddx, dy, lddy, w, N, I, O, add);
+    backward_weight(device, dw, dy, lddy, x, ldx, N, I, O);
 }

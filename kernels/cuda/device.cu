@@ -139,11 +139,37 @@ static void cuda_recording_free(struct device *device, struct recording *recordi
     free(recording);
 }
 
+/* ---- two streams ---- */
+
+/* `second` waits for what `first` has issued so far. */
+static void wait_for(struct cuda_device *second, struct cuda_device *first)
+{
+    cudaError_t status = cudaEventRecord(first->event, first->stream);
+    if (status == cudaSuccess)
+        status = cudaStreamWaitEvent(second->stream, first->event, 0);
+    cuda_note(second, status, "a second stream");
+    second->meeting = true;
+}
+
+void cuda_fork(struct cuda_device *cuda)
+{
+    wait_for(cuda->beside, cuda);
+}
+
+void cuda_join(struct cuda_device *cuda)
+{
+    wait_for(cuda, cuda->beside);
+    if (!cuda->failure.message[0])
+        cuda->failure = cuda->beside->failure;
+}
+
 /* ---- opening and closing ---- */
 
 static void cuda_close(struct device *device)
 {
     struct cuda_device *cuda = cuda_enter(device);
+    if (cuda->beside)
+        cuda_close(&cuda->beside->base);
     if (cuda->stream)
         cudaStreamSynchronize(cuda->stream);
     pthread_mutex_lock(&turn);
@@ -153,6 +179,8 @@ static void cuda_close(struct device *device)
         cuda_release(device, cuda->workspace);
     if (cuda->ticket)
         cuda_release(device, cuda->ticket);
+    if (cuda->event)
+        cudaEventDestroy(cuda->event);
     if (cuda->stream)
         cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -171,8 +199,7 @@ static const struct ops cuda_ops = {
     .recording_free = cuda_recording_free,
     .copy_rows = cuda_copy_rows,
     .linear_forward = cuda_linear_forward,
-    .linear_backward_input = cuda_linear_backward_input,
-    .linear_backward_weight = cuda_linear_backward_weight,
+    .linear_backward = cuda_linear_backward,
     .embedding_forward = cuda_embedding_forward,
     .embedding_backward = cuda_embedding_backward,
     .rmsnorm_forward = cuda_rmsnorm_forward,
@@ -288,6 +315,25 @@ static int refuse(const struct cuda_device *cuda, cudaError_t status, struct err
     return -1;
 }
 
+static int open_stream(struct cuda_device *cuda, struct error *error)
+{
+    cudaError_t status = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+    if (status == cudaSuccess)
+        status = cudaEventCreateWithFlags(&cuda->event, cudaEventDisableTiming);
+    if (status != cudaSuccess)
+        return refuse(cuda, status, error);
+    cuda->workspace_bytes = (size_t)32 << 20;
+    cuda->workspace = cuda_allocate(&cuda->base, cuda->workspace_bytes, error);
+    cuda->ticket = static_cast<unsigned *>(cuda_allocate(&cuda->base, sizeof(unsigned), error));
+    if (!cuda->workspace || !cuda->ticket)
+        return -1;
+    cuda_zero(&cuda->base, cuda->ticket, sizeof(unsigned));
+    pthread_mutex_lock(&turn);
+    int opened = cuda_cublas_open(cuda, error);
+    pthread_mutex_unlock(&turn);
+    return opened;
+}
+
 static int cuda_open(struct cuda_device *cuda, struct error *error)
 {
     struct cudaDeviceProp card;
@@ -305,20 +351,13 @@ static int cuda_open(struct cuda_device *cuda, struct error *error)
     cuda->multiprocessors = card.multiProcessorCount;
     cuda->shared_limit = static_cast<int>(card.sharedMemPerBlockOptin);
     cuda->overlap = card.major >= 9;
-    status = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
-    if (status != cudaSuccess)
-        return refuse(cuda, status, error);
     keep_memory(cuda->ordinal);
-    cuda->workspace_bytes = (size_t)32 << 20;
-    cuda->workspace = cuda_allocate(&cuda->base, cuda->workspace_bytes, error);
-    cuda->ticket = static_cast<unsigned *>(cuda_allocate(&cuda->base, sizeof(unsigned), error));
-    if (!cuda->workspace || !cuda->ticket)
-        return -1;
-    cuda_zero(&cuda->base, cuda->ticket, sizeof(unsigned));
-    pthread_mutex_lock(&turn);
-    int opened = cuda_cublas_open(cuda, error);
-    pthread_mutex_unlock(&turn);
-    return opened;
+    struct cuda_device *beside = static_cast<struct cuda_device *>(malloc(sizeof *beside));
+    if (!beside)
+        return error_set(error, "out of memory");
+    *beside = *cuda;
+    cuda->beside = beside;
+    return open_stream(cuda, error) || open_stream(beside, error) ? -1 : 0;
 }
 
 extern "C" struct device *cuda_device_open(int ordinal, enum precision precision, struct error *error)

@@ -18,18 +18,22 @@ enum { CUDA_PARTIAL_ROWS = 256 }; /* into how many partial sums, at most, an ope
 
 struct cublas; /* kernels/cuda/cublas.cu */
 
+/* A second one, on a stream of its own, stands beside the one that was opened: see cuda_fork. */
 struct cuda_device {
     struct device base;
     int ordinal;
     int multiprocessors;
     int shared_limit; /* bytes of shared memory that one block may ask for */
     bool overlap;     /* compute capability 9.0 and up: a kernel may start before the one ahead of it ends */
+    bool meeting;     /* two streams meet before the next kernel, which has to wait for both */
     enum precision precision;
     cudaStream_t stream;
     struct cublas *cublas;
     void *workspace; /* free between operations: cuBLAS and partial sums */
     size_t workspace_bytes;
     unsigned *ticket; /* for cuda_last_block; 0 between kernels */
+    struct cuda_device *beside;
+    cudaEvent_t event; /* what is behind the streams' last fork or join */
     char name[256];
     struct error failure; /* the first one; message "" = none */
 };
@@ -45,6 +49,10 @@ static inline struct cuda_device *cuda_enter(struct device *device)
 /* Keeps the first failure for ops->check(). */
 void cuda_note(struct cuda_device *cuda, cudaError_t status, const char *operation);
 
+/* What is issued to cuda->beside between the two runs beside what is issued to cuda. */
+void cuda_fork(struct cuda_device *cuda);
+void cuda_join(struct cuda_device *cuda);
+
 /* Launches kernel(arguments...) on the device's stream. */
 template <typename... Parameters, typename... Arguments>
 static void cuda_launch(struct cuda_device *cuda, const char *operation, void (*kernel)(Parameters...), dim3 grid,
@@ -59,7 +67,8 @@ static void cuda_launch(struct cuda_device *cuda, const char *operation, void (*
     config.dynamicSmemBytes = shared;
     config.stream = cuda->stream;
     config.attrs = &attribute;
-    config.numAttrs = cuda->overlap ? 1 : 0;
+    config.numAttrs = cuda->overlap && !cuda->meeting ? 1 : 0;
+    cuda->meeting = false;
     cuda_note(cuda, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), operation);
 }
 
@@ -143,14 +152,14 @@ void cuda_cublas_multiply(struct cuda_device *cuda, const struct product *produc
 /* multiply.cu: small products of floats on tensor cores, tf32 and bf16 only. */
 void cuda_small_multiply(struct cuda_device *cuda, const struct product *product);
 
-/* linear.cu: cuda_multiply leaves the product to one of the two above. */
+/* linear.cu: cuda_multiply leaves the product to one of the two above; cuda_multiply_both takes two, neither of which
+ * needs the other's result. */
 void cuda_multiply(struct cuda_device *cuda, const struct product *product);
+void cuda_multiply_both(struct cuda_device *cuda, const struct product *first, const struct product *second);
 void cuda_linear_forward(struct device *device, real *y, int ldy, const real *x, int ldx, const real *w, int N, int I,
                          int O);
-void cuda_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
-                                int N, int I, int O, bool add);
-void cuda_linear_backward_weight(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx,
-                                 int N, int I, int O);
+void cuda_linear_backward(struct device *device, real *dx, int lddx, real *dw, const real *dy, int lddy, const real *x,
+                          int ldx, const real *w, int N, int I, int O, bool add);
 
 /* norm.cu */
 void cuda_rmsnorm_forward(struct device *device, real *sum, real *y, real *rstd, const real *x, const real *delta,

@@ -235,24 +235,23 @@ template <typename Element> static const Element *operand(const float *given, co
 
 /* c [M, N] = A B^T with contiguous rows; see struct product. */
 template <typename Result, typename Element>
-static void multiply(struct cuda_device *cuda, Result *c, const Element *a, const Element *b, int M, int N, int K,
-                     bool a_transposed, bool b_transposed)
+static struct product make_product(Result *c, const Element *a, const Element *b, int M, int N, int K,
+                                   bool a_transposed, bool b_transposed)
 {
-    const struct product product = { .c = c,
-                                     .a = a,
-                                     .b = b,
-                                     .ldc = N,
-                                     .lda = a_transposed ? M : K,
-                                     .ldb = b_transposed ? N : K,
-                                     .M = M,
-                                     .N = N,
-                                     .K = K,
-                                     .a_transposed = a_transposed,
-                                     .b_transposed = b_transposed,
-                                     .add = false,
-                                     .bf16_operands = is_bf16<Element>,
-                                     .bf16_result = is_bf16<Result> };
-    cuda_multiply(cuda, &product);
+    return { .c = c,
+             .a = a,
+             .b = b,
+             .ldc = N,
+             .lda = a_transposed ? M : K,
+             .ldb = b_transposed ? N : K,
+             .M = M,
+             .N = N,
+             .K = K,
+             .a_transposed = a_transposed,
+             .b_transposed = b_transposed,
+             .add = false,
+             .bf16_operands = is_bf16<Element>,
+             .bf16_result = is_bf16<Result> };
 }
 
 template <typename Element>
@@ -267,12 +266,16 @@ static void forward(struct cuda_device *cuda, real *y, real *memory, const real 
                                              { (size_t)N * C, (size_t)2 * F * C, (size_t)C * F } };
         narrow(cuda, &narrowing, 3);
     }
-    multiply(cuda, saved.gate_up, operand(x, saved.x), operand(w_gate_up, saved.w_gate_up), N, 2 * F, C, false, false);
+    const struct product gate_up = make_product(saved.gate_up, operand(x, saved.x), operand(w_gate_up, saved.w_gate_up),
+                                                N, 2 * F, C, false, false);
+    const struct product down =
+        make_product<float, Element>(y, saved.h, operand(w_down, saved.w_down), N, C, F, false, false);
+    cuda_multiply(cuda, &gate_up);
     if (F % wide == 0)
         swiglu_forward<wide>(cuda, saved.h, saved.gate_up, N, F);
     else
         swiglu_forward<1>(cuda, saved.h, saved.gate_up, N, F);
-    multiply<float, Element>(cuda, y, saved.h, operand(w_down, saved.w_down), N, C, F, false, false);
+    cuda_multiply(cuda, &down);
 }
 
 /* The gradients that leave, and the rows they are made from. */
@@ -293,14 +296,18 @@ static void backward(struct cuda_device *cuda, const struct gradients *g, const 
         narrow(cuda, &narrowing, 1);
     }
     const Element *dy = operand(g->dy, scratch.dy), *dgate_up = scratch.dgate_up, *h = saved.h;
-    multiply(cuda, scratch.hidden, dy, operand(w_down, saved.w_down), N, F, C, false, true);
-    multiply(cuda, g->dw_down, dy, h, C, F, N, true, true);
+    const struct product hidden = make_product(scratch.hidden, dy, operand(w_down, saved.w_down), N, F, C, false, true);
+    const struct product down = make_product(g->dw_down, dy, h, C, F, N, true, true);
+    const struct product input =
+        make_product(g->dx, dgate_up, operand(w_gate_up, saved.w_gate_up), N, C, 2 * F, false, true);
+    const struct product gate_up =
+        make_product(g->dw_gate_up, dgate_up, operand(g->x, saved.x), 2 * F, C, N, true, true);
+    cuda_multiply_both(cuda, &hidden, &down);
     if (F % wide == 0)
         swiglu_backward<wide>(cuda, scratch.dgate_up, scratch.hidden, saved.gate_up, N, F);
     else
         swiglu_backward<1>(cuda, scratch.dgate_up, scratch.hidden, saved.gate_up, N, F);
-    multiply(cuda, g->dx, dgate_up, operand(w_gate_up, saved.w_gate_up), N, C, 2 * F, false, true);
-    multiply(cuda, g->dw_gate_up, dgate_up, operand(g->x, saved.x), 2 * F, C, N, true, true);
+    cuda_multiply_both(cuda, &input, &gate_up);
 }
 
 static void fused_backward(struct cuda_device *cuda, const struct gradients *g, const real *w_gate_up,
@@ -320,8 +327,10 @@ static void fused_backward(struct cuda_device *cuda, const struct gradients *g, 
                                               .F = F };
     cuda_fused_backward(cuda, &block);
     const __nv_bfloat16 *dgate_up = scratch.dgate_up, *h = scratch.hidden;
-    multiply(cuda, g->dw_down, operand(g->dy, scratch.dy), h, C, F, N, true, true);
-    multiply(cuda, g->dw_gate_up, dgate_up, operand(g->x, scratch.x), 2 * F, C, N, true, true);
+    const struct product down = make_product(g->dw_down, operand(g->dy, scratch.dy), h, C, F, N, true, true);
+    const struct product gate_up =
+        make_product(g->dw_gate_up, dgate_up, operand(g->x, scratch.x), 2 * F, C, N, true, true);
+    cuda_multiply_both(cuda, &gate_up, &down);
 }
 
 void cuda_feed_forward_forward(struct device *device, real *y, real *saved, const real *x, const real *w_gate_up,

@@ -6,10 +6,18 @@
  * into 32 x 64); nowhere else. */
 static const double SMALL = 4.0e7;
 
+/* Two products of fewer multiplications than this leave room for each other on a card. */
+static const double FILLING = 1.0e9;
+
+static double multiplications(const struct product *product)
+{
+    return (double)product->M * product->N * product->K;
+}
+
 static bool is_small(const struct cuda_device *cuda, const struct product *product)
 {
-    return cuda->precision != PRECISION_FP32 && !product->bf16_operands &&
-           (double)product->M * product->N * product->K <= SMALL && (product->N <= 32 || product->a_transposed);
+    return cuda->precision != PRECISION_FP32 && !product->bf16_operands && multiplications(product) <= SMALL &&
+           (product->N <= 32 || product->a_transposed);
 }
 
 void cuda_multiply(struct cuda_device *cuda, const struct product *product)
@@ -20,6 +28,17 @@ void cuda_multiply(struct cuda_device *cuda, const struct product *product)
         cuda_cublas_multiply(cuda, product);
 }
 
+void cuda_multiply_both(struct cuda_device *cuda, const struct product *first, const struct product *second)
+{
+    bool apart = multiplications(first) + multiplications(second) < FILLING;
+    if (apart)
+        cuda_fork(cuda);
+    cuda_multiply(apart ? cuda->beside : cuda, second);
+    cuda_multiply(cuda, first);
+    if (apart)
+        cuda_join(cuda);
+}
+
 void cuda_linear_forward(struct device *device, real *y, int ldy, const real *x, int ldx, const real *w, int N, int I,
                          int O)
 {
@@ -27,16 +46,10 @@ void cuda_linear_forward(struct device *device, real *y, int ldy, const real *x,
     cuda_multiply(cuda_enter(device), &product);
 }
 
-void cuda_linear_backward_input(struct device *device, real *dx, int lddx, const real *dy, int lddy, const real *w,
-                                int N, int I, int O, bool add)
+void cuda_linear_backward(struct device *device, real *dx, int lddx, real *dw, const real *dy, int lddy, const real *x,
+                          int ldx, const real *w, int N, int I, int O, bool add)
 {
-    const struct product product = { dx, dy, w, lddx, lddy, I, N, I, O, false, true, add };
-    cuda_multiply(cuda_enter(device), &product);
-}
-
-void cuda_linear_backward_weight(struct device *device, real *dw, const real *dy, int lddy, const real *x, int ldx,
-                                 int N, int I, int O)
-{
-    const struct product product = { dw, dy, x, I, lddy, ldx, O, I, N, true, true, false };
-    cuda_multiply(cuda_enter(device), &product);
+    const struct product input = { dx, dy, w, lddx, lddy, I, N, I, O, false, true, add };
+    const struct product weight = { dw, dy, x, I, lddy, ldx, O, I, N, true, true, false };
+    cuda_multiply_both(cuda_enter(device), &input, &weight);
 }
