@@ -7,10 +7,10 @@
 /* The memory of a block of threads. m, floats, lies where `along` does. */
 template <int E, int D> struct path_memory {
     tile<E, D> w, k, x, q; /* x: X */
-    tile<E, ATTENTION_BLOCK> transform, across, along, moved;
+    tile<E, ATTENTION_BLOCK> transform, across, along;
     float *m, *beta;
     static constexpr size_t BYTES =
-        4 * tile<E, D>::BYTES + 3 * tile<E, ATTENTION_BLOCK>::BYTES + SLOT_BYTES<E> + ATTENTION_BLOCK * sizeof(float);
+        4 * tile<E, D>::BYTES + 2 * tile<E, ATTENTION_BLOCK>::BYTES + SLOT_BYTES<E> + ATTENTION_BLOCK * sizeof(float);
 };
 
 template <int E, int D> static __device__ inline struct path_memory<E, D> carve_memory(char *base) {
@@ -21,7 +21,6 @@ template <int E, int D> static __device__ inline struct path_memory<E, D> carve_
     memory.q = carve_tile<tile<E, D>>(base);
     memory.transform = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.across = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
-    memory.moved = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.m = reinterpret_cast<float *>(base);
     memory.along.at = reinterpret_cast<typename tile<E, ATTENTION_BLOCK>::element *>(base);
     base += SLOT_BYTES<E>;
@@ -94,7 +93,8 @@ static __device__ inline void find_edges(const struct attention_call &call, cons
     store_change<P, D>(call, at, memory.x, memory.w);
 }
 
-/* The block's own logits and the queries at its left edge, of query head bh, whose queries are in memory. */
+/* The block's own logits and the queries at its left edge, of query head bh, whose queries are in memory. Begins with
+ * all threads done with memory.along. */
 template <int E, int D>
 static __device__ inline void find_queries(const struct attention_call &call, const struct path_place &at,
                                            const struct path_memory<E, D> &memory, int bh)
@@ -106,21 +106,22 @@ static __device__ inline void find_queries(const struct attention_call &call, co
     multiply_lower<ROWS, ROWS, D>(logits, memory.q, memory.k, square);
     __syncthreads();
     multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(moved, memory.along, memory.transform, square);
-    store_tile(shift<COLUMNS>(memory.moved, square), moved);
     __syncthreads();
-    multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(logits, memory.moved, memory.across, square);
+    store_tile(shift<COLUMNS>(memory.along, square), moved); /* -A T */
+    __syncthreads();
+    multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(logits, memory.along, memory.across, square);
     store_floats(block_matrix(call, call.logits, bh, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK, logits);
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(edge, memory.moved, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(edge, memory.along, warp_row(), shift<COLUMNS>(memory.w, wide));
     add_slice(edge, call.in.q + query_offset(call, at, bh) + wide, call.in.ldq, at.rows);
     store_floats(block_matrix(call, call.edge, bh, at.block, D) + wide, D, edge);
 }
 
-template <int P, int D>
+template <int P, int E, int D>
 static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
     path_kernel(const __grid_constant__ struct attention_call call)
 {
     cuda_wait();
-    constexpr int E = EXACT<P>, THREADS = share<D>::THREADS;
+    constexpr int THREADS = share<D>::THREADS;
     extern __shared__ float4 shared[];
     struct path_memory<E, D> memory = carve_memory<E, D>(reinterpret_cast<char *>(shared));
     struct path_place at = find_place(call);
@@ -140,6 +141,7 @@ static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
     for (int g = 0; g < call.group; g++) {
         int bh = query_head(call, at.bk, g);
         if (g > 0) {
+            __syncthreads();
             load_rows<THREADS>(memory.q, call.in.q + query_offset(call, at, bh), call.in.ldq, at.rows);
             __syncthreads();
         }
@@ -151,7 +153,10 @@ void cuda_path(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention", call->D, [&](auto precision, auto width) {
         constexpr int P = decltype(precision)::P, D = decltype(width)::D;
-        attention_launch(cuda, "attention", path_kernel<P, D>, (size_t)call->B * call->K * call->blocks,
-                         path_memory<EXACT<P>, D>::BYTES, call, share<D>::THREADS);
+        with_exact<P>(cuda, path_memory<EXACT<P>, D>::BYTES, [&](auto exact) {
+            constexpr int E = decltype(exact)::P;
+            attention_launch(cuda, "attention", path_kernel<P, E, D>, (size_t)call->B * call->K * call->blocks,
+                             path_memory<E, D>::BYTES, call, share<D>::THREADS);
+        });
     });
 }

@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/attention_tile.cuh"
 
+#ifdef __CUDACC__
+
 /* A warp owns 16 rows and, of COUNT warps to the same rows, its share of the columns: N pairs of quads of a matrix of D
  * columns, M of one of 64. */
 template <int D> struct share {
@@ -13,7 +15,6 @@ template <int D> struct share {
     /* On a processor at once: what 128 registers a thread allow, and 256 where a thread has more to keep. */
     static constexpr int BLOCKS = D >= 32 ? 512 / THREADS : 2;
     static constexpr int N = D / 8 / COUNT, M = ATTENTION_BLOCK / 8 / COUNT;
-#ifdef __CUDACC__
     /* The warp's first column. */
     static __device__ int wide()
     {
@@ -23,15 +24,22 @@ template <int D> struct share {
     {
         return threadIdx.x / ATTENTION_THREADS * 8 * M;
     }
-#endif
 };
+
+/* Calls launch with a tag of what path is computed in inside the blocks: EXACT, or P where that asks for more shared
+ * memory than the card has. */
+template <int P, typename Launch> static void with_exact(const struct cuda_device *cuda, size_t bytes, Launch launch)
+{
+    if (bytes <= (size_t)cuda->shared_limit)
+        launch(precision_tag<EXACT<P>>());
+    else
+        launch(precision_tag<P>());
+}
 
 /* A square, as a tile or as floats. */
 template <int E>
 static constexpr size_t SLOT_BYTES =
     tile<E, ATTENTION_BLOCK>::BYTES > SQUARE_BYTES ? tile<E, ATTENTION_BLOCK>::BYTES : SQUARE_BYTES;
-
-#ifdef __CUDACC__
 
 /* The block's place, and its tokens; bk counts key-value heads. */
 struct path_place {

@@ -7,11 +7,11 @@
 template <int E, int D> struct path_backward_memory {
     tile<E, D> w, x, k, y; /* x: Q, then -X; y: gradients of edges, then of keys; k: K, then the gradient of X */
     tile<E, D, D> dchange;
-    tile<E, ATTENTION_BLOCK> transform, a, b, c;
+    tile<E, ATTENTION_BLOCK> transform, b, c;
     float *beta, *dbeta; /* dbeta: a part for each of the warps that share rows */
     static constexpr size_t PAIR = 2 * tile<E, D>::BYTES;
     static_assert(tile<E, D, D>::BYTES <= PAIR);
-    static constexpr size_t BYTES = 2 * tile<E, D>::BYTES + PAIR + 4 * tile<E, ATTENTION_BLOCK>::BYTES +
+    static constexpr size_t BYTES = 2 * tile<E, D>::BYTES + PAIR + 3 * tile<E, ATTENTION_BLOCK>::BYTES +
                                     (1 + share<D>::COUNT) * ATTENTION_BLOCK * sizeof(float);
 };
 
@@ -23,7 +23,6 @@ template <int E, int D> static __device__ inline struct path_backward_memory<E, 
     memory.k = carve_tile<tile<E, D>>(base);
     memory.y = carve_tile<tile<E, D>>(base);
     memory.transform = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
-    memory.a = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.b = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.c = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.beta = carve_array<float>(base, ATTENTION_BLOCK);
@@ -53,27 +52,31 @@ static __device__ inline void queries_backward(const struct attention_call &call
     load_floats<THREADS>(memory.b, block_matrix(call, call.dlogits, bh, at.block, ATTENTION_BLOCK));
     add_floats(dq, dedge + wide, D);
     __syncthreads();
-    queries_along<D>(memory.a, memory.x, memory.w);
-    keys_across<D>(memory.c, memory.w, memory.k);
+    queries_along<D>(memory.c, memory.x, memory.w);
     multiply_lower<ROWS, ROWS, D>(dmoved, memory.y, memory.w, square);
     multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dk, memory.b, warp_row(), shift<COLUMNS>(memory.x, wide));
     multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(dq, memory.b, warp_row(), shift<COLUMNS>(memory.k, wide));
     __syncthreads();
-    multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(moved, memory.a, memory.transform, square);
-    multiply_lower<ROWS, ROWS, ATTENTION_BLOCK, LOWER>(dmoved, memory.b, memory.c, square);
+    multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(moved, memory.c, memory.transform, square); /* -A' */
     __syncthreads();
-    store_tile(shift<COLUMNS>(memory.c, square), moved); /* -A' */
+    keys_across<D>(memory.c, memory.w, memory.k);
+    __syncthreads();
+    multiply_lower<ROWS, ROWS, ATTENTION_BLOCK, LOWER>(dmoved, memory.b, memory.c, square); /* the gradient of -A' */
+    __syncthreads();
+    store_tile(shift<COLUMNS>(memory.c, square), moved);
     __syncthreads();
     multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dacross, memory.c, memory.b, square);
     multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.y, wide));
     __syncthreads();
-    store_tile(shift<COLUMNS>(memory.b, square), dmoved); /* the gradient of -A' */
+    store_tile(shift<COLUMNS>(memory.b, square), dmoved);
+    queries_along<D>(memory.c, memory.x, memory.w);
     __syncthreads();
-    multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dtransform, memory.a, memory.b, square);
+    multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dtransform, memory.c, memory.b, square);
     clear(moved);
     multiply_lower<ROWS, ROWS, ATTENTION_BLOCK, LOWER>(moved, memory.b, memory.transform, square);
     keep_lower(moved, 0, square);
     negate(moved);
+    __syncthreads();
     store_tile(shift<COLUMNS>(memory.c, square), moved); /* the gradient of A */
     __syncthreads();
     multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(dq, memory.c, warp_row(), shift<COLUMNS>(memory.w, wide));
@@ -111,14 +114,14 @@ static __device__ inline void edges_backward(const struct attention_call &call, 
     int wide = share<D>::wide(), square = share<D>::square();
     float x[N][4] = {};
     load_floats<THREADS>(memory.y, block_matrix(call, call.dkeys, at.bk, at.block, D));
-    keys_across<D>(memory.a, memory.w, memory.k);
+    keys_across<D>(memory.b, memory.w, memory.k);
     multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(x, memory.transform, warp_row(), shift<COLUMNS>(memory.w, wide));
     negate(x);
     store_tile(shift<COLUMNS>(memory.x, wide), x);
     __syncthreads();
     multiply_lower<ROWS, ROWS, D>(sums.dacross, memory.x, memory.y, square);
     clear(x);
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(x, memory.a, warp_row(), shift<COLUMNS>(memory.y, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(x, memory.b, warp_row(), shift<COLUMNS>(memory.y, wide));
     across_backward(call, at, memory, sums, true);
     __syncthreads();
     if (at.block > 0) {
@@ -159,21 +162,23 @@ static __device__ inline void inverse_backward(const struct attention_call &call
     int square = share<D>::square();
     float own[M][4] = {}, gram[M][4] = {}, dbeta[2] = {};
     add_floats(own, block_matrix(call, call.inverse, at.bk, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK);
-    store_tile(shift<COLUMNS>(memory.a, square), own);
+    store_tile(shift<COLUMNS>(memory.b, square), own);
     keep_lower(sums.dtransform, 0, square);
-    store_tile(shift<COLUMNS>(memory.b, square), sums.dtransform);
     multiply_lower<ROWS, ROWS, D>(gram, memory.w, memory.w, square);
     __syncthreads();
+    store_tile(shift<COLUMNS>(memory.c, square), sums.dtransform);
+    __syncthreads();
     clear(own);
-    multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(own, memory.a, memory.b, square); /* Z */
-    store_tile(shift<COLUMNS>(memory.c, square), own);
+    multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(own, memory.b, memory.c, square); /* Z */
+    __syncthreads();
+    store_tile(shift<COLUMNS>(memory.b, square), own);
     each_pair(own, [&](int row, int col, float &first, float &second) {
         int half = row != own_row(0);
         dbeta[half] += square + col == row ? first : square + col + 1 == row ? second : 0;
     });
     __syncthreads();
     clear(own);
-    multiply_lower<ROWS, ROWS, ATTENTION_BLOCK, LOWER>(own, memory.c, memory.transform, square); /* -dM */
+    multiply_lower<ROWS, ROWS, ATTENTION_BLOCK, LOWER>(own, memory.b, memory.transform, square); /* -dM */
     negate(own);
     keep_lower(own, -1, square);
 #pragma unroll
@@ -188,12 +193,12 @@ static __device__ inline void inverse_backward(const struct attention_call &call
         float sum = quad_sum(dbeta[half]);
         memory.dbeta[threadIdx.x / ATTENTION_THREADS * ATTENTION_BLOCK + own_row(half)] = sum;
     }
-    store_tile(shift<COLUMNS>(memory.b, square), own); /* the gradient of G */
+    store_tile(shift<COLUMNS>(memory.c, square), own); /* the gradient of G */
     __syncthreads();
     store_dbeta(call, at, memory.dbeta, share<D>::COUNT);
     int wide = share<D>::wide();
-    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(sums.dw, memory.b, warp_row(), shift<COLUMNS>(memory.w, wide));
-    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dw, memory.b, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.w, wide));
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.w, wide));
 }
 
 /* Asks for what is read after W. */
@@ -249,9 +254,12 @@ static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
 void cuda_path_backward(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
-        constexpr int E = EXACT<decltype(precision)::P>, D = decltype(width)::D;
-        attention_launch(cuda, "attention backward", path_backward_kernel<E, D>,
-                         (size_t)call->B * call->K * call->blocks, path_backward_memory<E, D>::BYTES, call,
-                         share<D>::THREADS);
+        constexpr int P = decltype(precision)::P, D = decltype(width)::D;
+        with_exact<P>(cuda, path_backward_memory<EXACT<P>, D>::BYTES, [&](auto exact) {
+            constexpr int E = decltype(exact)::P;
+            attention_launch(cuda, "attention backward", path_backward_kernel<E, D>,
+                             (size_t)call->B * call->K * call->blocks, path_backward_memory<E, D>::BYTES, call,
+                             share<D>::THREADS);
+        });
     });
 }

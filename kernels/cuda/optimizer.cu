@@ -36,9 +36,26 @@ static __device__ double scheduled_rate(const struct optimizer &optimizer, int64
     }
 }
 
+/* What takes long and does not wait for the norm: a thread for each. */
+struct prepared {
+    double rate, rest1, rest2; /* rest: 1 - beta^step */
+};
+
+static __device__ void prepare(struct prepared *prepared, const struct train_state *state,
+                               const struct optimizer &optimizer)
+{
+    double steps = (double)(state->step + 1);
+    if (threadIdx.x == 0)
+        prepared->rate = scheduled_rate(optimizer, state->step);
+    if (threadIdx.x == 32)
+        prepared->rest1 = 1.0 - pow(optimizer.beta1, steps);
+    if (threadIdx.x == 64)
+        prepared->rest2 = 1.0 - pow(optimizer.beta2, steps);
+}
+
 /* By one thread: the step's bookkeeping, and what the update needs. */
 static __device__ void decide(struct train_state *state, struct update *update, double squares,
-                              const struct optimizer &optimizer)
+                              const struct optimizer &optimizer, const struct prepared &prepared)
 {
     double norm = sqrt(squares);
     update->skip = 1;
@@ -48,22 +65,23 @@ static __device__ void decide(struct train_state *state, struct update *update, 
         state->diverged = state->step + 1;
         return;
     }
-    double rate = scheduled_rate(optimizer, state->step), steps = (double)(state->step + 1);
     state->grad_norm = norm;
-    state->lr = rate;
+    state->lr = prepared.rate;
     state->step++;
     update->skip = 0;
     update->clip = optimizer.clip > 0 && norm > optimizer.clip ? (float)(optimizer.clip / norm) : 1.0f;
-    update->rate = (float)(rate / (1.0 - pow(optimizer.beta1, steps)));
-    update->decay = (float)(rate * optimizer.weight_decay);
-    update->moment2_scale = (float)(1.0 / (1.0 - pow(optimizer.beta2, steps)));
+    update->rate = (float)(prepared.rate / prepared.rest1);
+    update->decay = (float)(prepared.rate * optimizer.weight_decay);
+    update->moment2_scale = (float)(1.0 / prepared.rest2);
 }
 
 static __global__ void norm_kernel(struct train_state *state, struct update *update, const float *gradients,
                                    size_t count, const struct optimizer optimizer, double *partial, unsigned *ticket)
 {
     cuda_wait();
+    __shared__ struct prepared prepared;
     double squares = 0;
+#pragma unroll 4
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (size_t)gridDim.x * THREADS)
         squares += (double)gradients[i] * gradients[i];
     squares = block_sum(squares);
@@ -71,12 +89,13 @@ static __global__ void norm_kernel(struct train_state *state, struct update *upd
         partial[blockIdx.x] = squares;
     if (!cuda_last_block(ticket))
         return;
+    prepare(&prepared, state, optimizer);
     squares = 0;
     for (unsigned block = threadIdx.x; block < gridDim.x; block += THREADS)
         squares += __ldcg(&partial[block]);
     squares = block_sum(squares);
     if (threadIdx.x == 0)
-        decide(state, update, squares, optimizer);
+        decide(state, update, squares, optimizer, prepared);
 }
 
 struct adam_constants {
