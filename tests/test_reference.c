@@ -229,6 +229,35 @@ static void ids_of_another_version_are_kept(void **state)
     free(text);
 }
 
+/* Keeps the first `lines` lines of a text. */
+static void keep_lines(char *text, int lines)
+{
+    for (; *text && lines > 0; text++)
+        lines -= *text == '\n';
+    *text = '\0';
+}
+
+/* Of a search that still goes on: no climb has ended, or one has. */
+static void climbs_that_go_on_are_drawn(void **state)
+{
+    struct error error;
+    char yaml[sizeof search_yaml + 8] = "";
+    (void)state;
+    const char *goal = strstr(search_yaml, "0.6");
+    snprintf(yaml, sizeof yaml, "%.*s0.999%s", (int)(goal - search_yaml), search_yaml, goal + 3);
+    export_sweep(yaml);
+    struct path path = in_folder("kept/small/results.csv");
+    for (int lines = 3; lines >= 2; lines--) {
+        char *text = file_read(path.text, NULL, &error);
+        assert_non_null(text);
+        keep_lines(text, lines);
+        assert_int_equal(file_write(path.text, text, strlen(text), &error), 0);
+        free(text);
+        make_again(in_folder("kept/small").text, in_folder("again").text);
+        assert_true(file_exists(in_folder("again/small.svg").text));
+    }
+}
+
 static void what_is_no_run_of_the_plan_is_refused(void **state)
 {
     struct error error;
@@ -346,6 +375,7 @@ int main(void)
         IN_FOLDER(an_exported_sweep_is_made_again_from_what_is_kept),
         IN_FOLDER(a_changed_count_does_not_pass_as_the_same),
         IN_FOLDER(ids_of_another_version_are_kept),
+        IN_FOLDER(climbs_that_go_on_are_drawn),
         IN_FOLDER(what_is_no_run_of_the_plan_is_refused),
         IN_FOLDER(the_reference_results_are_made_again),
         cmocka_unit_test(table1_has_three_seeds_and_ten_million_bits),
