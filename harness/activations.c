@@ -120,8 +120,12 @@ static int allocate(const struct model *model, struct activations *a, struct err
 {
     struct arena arena = { NULL, 0 }, scratch = { NULL, 0 };
     plan(model, a, &arena, &scratch);
-    if (arena.used >= ARENA_LIMIT || scratch.used >= ARENA_LIMIT)
-        return error_set(error, "far too large; lower batch, seq_len, dim or ffn_dim");
+    if (arena.used >= ARENA_LIMIT || scratch.used >= ARENA_LIMIT) {
+        error_set(error, "the activations are too large for any device");
+        if (error)
+            error->memory = true;
+        return -1;
+    }
     size_t kept = arena.used;
     a->memory = a->device->ops->allocate(a->device, kept + scratch.used, error);
     if (!a->memory)

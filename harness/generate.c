@@ -41,8 +41,11 @@ static int open_generator(struct generator *g, const struct generation *generati
 {
     size_t B = (size_t)generation->sequences;
     g->activations = activations_open_decoding(g->model, generation->sequences, generation->length, error);
-    if (!g->activations)
+    if (!g->activations) {
+        if (error && error->memory)
+            error_append(error, "; lower --length or --count");
         return -1;
+    }
     g->column = calloc(B, sizeof *g->column);
     g->logits = calloc(B * g->model->V, sizeof *g->logits);
     g->rngs = calloc(B, sizeof *g->rngs);
