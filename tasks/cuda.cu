@@ -58,9 +58,16 @@ static const struct sampler *find_sampler(const char *task)
     return nullptr;
 }
 
-static int launched(const char *what, struct error *error)
+/* Launches kernel(arguments...), a thread for each of `count`. */
+template <typename... Parameters, typename... Arguments>
+static int launch(const char *what, void *cuda_stream, size_t count, unsigned threads, struct error *error,
+                  void (*kernel)(Parameters...), Arguments... arguments)
 {
-    cudaError_t status = cudaGetLastError();
+    cudaLaunchConfig_t config = {};
+    config.gridDim = (unsigned)((count + threads - 1) / threads);
+    config.blockDim = threads;
+    config.stream = static_cast<cudaStream_t>(cuda_stream);
+    cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
     return status == cudaSuccess ? 0 : error_set(error, "%s on CUDA failed: %s", what, cudaGetErrorString(status));
 }
 
@@ -73,9 +80,7 @@ extern "C" int cuda_sample(const struct cuda_sampling *sampling, const int64_t *
                          sampling->task, sampling->task, sampling->task);
     const struct target to = { sampling->parameters, sampling->seed, sampling->stream, step, batch, first, count,
                                sampling->seq_len,    tokens,         targets };
-    sampler->kernel<<<(unsigned)(count + THREADS - 1) / THREADS, THREADS, 0, static_cast<cudaStream_t>(cuda_stream)>>>(
-        to);
-    return launched("sampling", error);
+    return launch("sampling", cuda_stream, (size_t)count, THREADS, error, sampler->kernel, to);
 }
 
 static __global__ void copy_sequences_kernel(int *tokens, int *targets, const int *from_tokens, const int *from_targets,
@@ -92,7 +97,6 @@ extern "C" int cuda_copy_sequences(int *tokens, int *targets, const int *from_to
                                    int count, int seq_len, void *cuda_stream, struct error *error)
 {
     size_t all = (size_t)count * seq_len;
-    copy_sequences_kernel<<<(unsigned)((all + 255) / 256), 256, 0, static_cast<cudaStream_t>(cuda_stream)>>>(
-        tokens, targets, from_tokens, from_targets, all);
-    return launched("copying sequences", error);
+    return launch("copying sequences", cuda_stream, all, 256, error, copy_sequences_kernel, tokens, targets,
+                  from_tokens, from_targets, all);
 }

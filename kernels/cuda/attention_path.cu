@@ -4,21 +4,22 @@
 #include "kernels/cuda/attention_inverse.cuh"
 #include "kernels/cuda/attention_path.cuh"
 
-/* The memory of a block of threads. m, floats, lies where `along` does. */
-template <int E, int D> struct path_memory {
+/* The memory of a block of threads. m, floats, lies where `along` does. TIGHT, for cards with less of it: K, X and Q
+ * take turns in one place, and W gives its own up to K in the end. */
+template <int E, int D, bool TIGHT> struct path_memory {
     tile<E, D> w, k, x, q; /* x: X */
     tile<E, ATTENTION_BLOCK> transform, across, along;
     float *m, *beta;
-    static constexpr size_t BYTES =
-        4 * tile<E, D>::BYTES + 2 * tile<E, ATTENTION_BLOCK>::BYTES + SLOT_BYTES<E> + ATTENTION_BLOCK * sizeof(float);
+    static constexpr size_t BYTES = (TIGHT ? 2 : 4) * tile<E, D>::BYTES + 2 * tile<E, ATTENTION_BLOCK>::BYTES +
+                                    SLOT_BYTES<E> + ATTENTION_BLOCK * sizeof(float);
 };
 
-template <int E, int D> static __device__ inline struct path_memory<E, D> carve_memory(char *base) {
-    struct path_memory<E, D> memory;
+template <int E, int D, bool TIGHT> static __device__ inline struct path_memory<E, D, TIGHT> carve_memory(char *base) {
+    struct path_memory<E, D, TIGHT> memory;
     memory.w = carve_tile<tile<E, D>>(base);
     memory.k = carve_tile<tile<E, D>>(base);
-    memory.x = carve_tile<tile<E, D>>(base);
-    memory.q = carve_tile<tile<E, D>>(base);
+    memory.x = TIGHT ? memory.k : carve_tile<tile<E, D>>(base);
+    memory.q = TIGHT ? memory.k : carve_tile<tile<E, D>>(base);
     memory.transform = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.across = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.m = reinterpret_cast<float *>(base);
@@ -29,9 +30,9 @@ template <int E, int D> static __device__ inline struct path_memory<E, D> carve_
 }
 
 /* The inverse, which backward reads too, and T; C beside it. */
-template <int E, int D>
+template <int E, int D, bool TIGHT>
 static __device__ inline void find_transform(const struct attention_call &call, const struct path_place &at,
-                                             const struct path_memory<E, D> &memory)
+                                             const struct path_memory<E, D, TIGHT> &memory)
 {
     constexpr int M = share<D>::M;
     int square = share<D>::square();
@@ -72,9 +73,9 @@ static __device__ inline void store_change(const struct attention_call &call, co
 }
 
 /* What other blocks ask of this one: its keys at the right edge and its product. */
-template <int P, int E, int D>
+template <int P, int E, int D, bool TIGHT>
 static __device__ inline void find_edges(const struct attention_call &call, const struct path_place &at,
-                                         const struct path_memory<E, D> &memory)
+                                         const struct path_memory<E, D, TIGHT> &memory)
 {
     constexpr int N = share<D>::N;
     int wide = share<D>::wide();
@@ -95,35 +96,44 @@ static __device__ inline void find_edges(const struct attention_call &call, cons
 
 /* The block's own logits and the queries at its left edge, of query head bh, whose queries are in memory. Begins with
  * all threads done with memory.along. */
-template <int E, int D>
+template <int E, int D, bool TIGHT>
 static __device__ inline void find_queries(const struct attention_call &call, const struct path_place &at,
-                                           const struct path_memory<E, D> &memory, int bh)
+                                           const struct path_memory<E, D, TIGHT> &memory, int bh)
 {
     constexpr int N = share<D>::N, M = share<D>::M;
     int wide = share<D>::wide(), square = share<D>::square();
     float logits[M][4] = {}, moved[M][4] = {}, edge[N][4] = {};
     queries_along<D>(memory.along, memory.q, memory.w);
-    multiply_lower<ROWS, ROWS, D>(logits, memory.q, memory.k, square);
+    if (!TIGHT)
+        multiply_lower<ROWS, ROWS, D>(logits, memory.q, memory.k, square);
     __syncthreads();
     multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(moved, memory.along, memory.transform, square);
     __syncthreads();
     store_tile(shift<COLUMNS>(memory.along, square), moved); /* -A T */
     __syncthreads();
     multiply_lower<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(logits, memory.along, memory.across, square);
-    store_floats(block_matrix(call, call.logits, bh, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK, logits);
+    if (!TIGHT)
+        store_floats(block_matrix(call, call.logits, bh, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK, logits);
     multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(edge, memory.along, warp_row(), shift<COLUMNS>(memory.w, wide));
     add_slice(edge, call.in.q + query_offset(call, at, bh) + wide, call.in.ldq, at.rows);
     store_floats(block_matrix(call, call.edge, bh, at.block, D) + wide, D, edge);
+    if (TIGHT) {
+        __syncthreads();
+        load_rows<share<D>::THREADS>(memory.w, at.k, call.in.ldk, at.rows);
+        __syncthreads();
+        multiply_lower<ROWS, ROWS, D>(logits, memory.q, memory.w, square);
+        store_floats(block_matrix(call, call.logits, bh, at.block, ATTENTION_BLOCK) + square, ATTENTION_BLOCK, logits);
+    }
 }
 
-template <int P, int E, int D>
+template <int P, int D, bool TIGHT>
 static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
     path_kernel(const __grid_constant__ struct attention_call call)
 {
     cuda_wait();
-    constexpr int THREADS = share<D>::THREADS;
+    constexpr int E = EXACT<P>, THREADS = share<D>::THREADS;
     extern __shared__ float4 shared[];
-    struct path_memory<E, D> memory = carve_memory<E, D>(reinterpret_cast<char *>(shared));
+    auto memory = carve_memory<E, D, TIGHT>(reinterpret_cast<char *>(shared));
     struct path_place at = find_place(call);
     const float *q = call.in.q + query_offset(call, at, query_head(call, at.bk, 0));
     const float *v = call.in.v + token_offset(call, at.bk, call.K, at.first, call.in.ldv);
@@ -132,7 +142,8 @@ static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
     prefetch_rows<D, THREADS>(v, call.in.ldv, at.rows);
     load_rows<THREADS>(memory.w, at.w, at.ldw, at.rows);
     load_rows<THREADS>(memory.k, at.k, call.in.ldk, at.rows);
-    load_rows<THREADS>(memory.q, q, call.in.ldq, at.rows);
+    if (!TIGHT)
+        load_rows<THREADS>(memory.q, q, call.in.ldq, at.rows);
     load_beta(call, at, memory.beta);
     pack_rows<P, D, THREADS>(block_matrix(call, call.values, at.bk, at.block, D), v, call.in.ldv, at.rows);
     __syncthreads();
@@ -140,9 +151,11 @@ static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
     find_edges<P>(call, at, memory);
     for (int g = 0; g < call.group; g++) {
         int bh = query_head(call, at.bk, g);
-        if (g > 0) {
+        if (g > 0 || TIGHT) {
             __syncthreads();
             load_rows<THREADS>(memory.q, call.in.q + query_offset(call, at, bh), call.in.ldq, at.rows);
+            if (g > 0 && TIGHT)
+                load_rows<THREADS>(memory.w, at.w, at.ldw, at.rows);
             __syncthreads();
         }
         find_queries(call, at, memory, bh);
@@ -153,10 +166,11 @@ void cuda_path(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention", call->D, [&](auto precision, auto width) {
         constexpr int P = decltype(precision)::P, D = decltype(width)::D;
-        with_exact<P>(cuda, path_memory<EXACT<P>, D>::BYTES, [&](auto exact) {
-            constexpr int E = decltype(exact)::P;
-            attention_launch(cuda, "attention", path_kernel<P, E, D>, (size_t)call->B * call->K * call->blocks,
-                             path_memory<E, D>::BYTES, call, share<D>::THREADS);
-        });
+        constexpr size_t roomy = path_memory<EXACT<P>, D, false>::BYTES, tight = path_memory<EXACT<P>, D, true>::BYTES;
+        size_t blocks = (size_t)call->B * call->K * call->blocks;
+        if (roomy <= (size_t)cuda->shared_limit)
+            attention_launch(cuda, "attention", path_kernel<P, D, false>, blocks, roomy, call, share<D>::THREADS);
+        else
+            attention_launch(cuda, "attention", path_kernel<P, D, true>, blocks, tight, call, share<D>::THREADS);
     });
 }

@@ -26,16 +26,6 @@ template <int D> struct share {
     }
 };
 
-/* Calls launch with a tag of what path is computed in inside the blocks: EXACT, or P where that asks for more shared
- * memory than the card has. */
-template <int P, typename Launch> static void with_exact(const struct cuda_device *cuda, size_t bytes, Launch launch)
-{
-    if (bytes <= (size_t)cuda->shared_limit)
-        launch(precision_tag<EXACT<P>>());
-    else
-        launch(precision_tag<P>());
-}
-
 /* A square, as a tile or as floats. */
 template <int E>
 static constexpr size_t SLOT_BYTES =

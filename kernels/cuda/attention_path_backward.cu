@@ -251,15 +251,18 @@ static __global__ void __launch_bounds__(share<D>::THREADS, share<D>::BLOCKS)
     store_slice(call.out.dw + token_offset(call, at.bk, call.K, at.first, at.ldw) + wide, at.ldw, sums.dw, at.rows);
 }
 
+/* In EXACT, or in P where that asks for more shared memory than the card has: gradients may be rounded. */
 void cuda_path_backward(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
         constexpr int P = decltype(precision)::P, D = decltype(width)::D;
-        with_exact<P>(cuda, path_backward_memory<EXACT<P>, D>::BYTES, [&](auto exact) {
-            constexpr int E = decltype(exact)::P;
-            attention_launch(cuda, "attention backward", path_backward_kernel<E, D>,
-                             (size_t)call->B * call->K * call->blocks, path_backward_memory<E, D>::BYTES, call,
+        constexpr size_t exact = path_backward_memory<EXACT<P>, D>::BYTES, plain = path_backward_memory<P, D>::BYTES;
+        size_t blocks = (size_t)call->B * call->K * call->blocks;
+        if (exact <= (size_t)cuda->shared_limit)
+            attention_launch(cuda, "attention backward", path_backward_kernel<EXACT<P>, D>, blocks, exact, call,
                              share<D>::THREADS);
-        });
+        else
+            attention_launch(cuda, "attention backward", path_backward_kernel<P, D>, blocks, plain, call,
+                             share<D>::THREADS);
     });
 }

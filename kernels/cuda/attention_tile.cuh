@@ -5,7 +5,7 @@
 #define STATELAB_KERNELS_CUDA_ATTENTION_TILE_CUH
 
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 #ifdef __CUDACC__
 
@@ -53,27 +53,10 @@ template <typename T> static __device__ inline T *carve_array(char *&base, size_
 
 /* ---- asynchronous copies ---- */
 
-template <int BYTES> static __device__ inline void copy_async(void *to, const void *from, bool there = true)
-{
-    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    int bytes = there ? BYTES : 0; /* the rest becomes 0 */
-    if constexpr (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES), "r"(bytes)
-                     : "memory");
-}
-
-/* Ends a group of copies. */
-static __device__ inline void copies_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
 /* All groups of the block but the last AHEAD have arrived. */
 template <int AHEAD> static __device__ inline void copies_wait()
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD) : "memory");
+    copies_arrive<AHEAD>();
     __syncthreads();
 }
 
@@ -173,7 +156,7 @@ template <int WIDTH, int THREADS> static __device__ inline void prefetch_rows(co
 {
     constexpr int LINE = WIDTH < 32 ? 1 : WIDTH / 32; /* of 128 bytes */
     for (int at = threadIdx.x; at < rows * LINE; at += THREADS)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (size_t)(at / LINE) * ld + at % LINE * 32));
+        prefetch(from + (size_t)(at / LINE) * ld + at % LINE * 32);
 }
 
 /* Rows of floats become a packed matrix, and a tile too. */
@@ -210,21 +193,6 @@ static __device__ inline void load_floats(Tile tile, const float *from)
 }
 
 /* ---- products ---- */
-
-template <bool TRANSPOSED> static __device__ inline void load_matrices(uint32_t (&x)[4], const uint16_t *at)
-{
-    unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(at));
-    if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(address)
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(address)
-                     : "memory");
-}
 
 /* How an operand lies in a tile: x(row, depth) in row `row` and column `depth`, or the other way round. */
 enum layout { ROWS, COLUMNS };

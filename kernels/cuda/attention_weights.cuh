@@ -14,7 +14,7 @@ static __device__ inline void load_gates(float2 *to, const float2 *from, int row
 {
     int t = threadIdx.x;
     if (t < ATTENTION_BLOCK)
-        copy_async<8>(to + t, t < rows ? from + t : from, t < rows);
+        copy_async<8>(to + t, t < rows ? from + t : from, t < rows ? 8 : 0);
 }
 
 /* Those of the thread's two rows. */

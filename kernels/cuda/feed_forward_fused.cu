@@ -1,8 +1,8 @@
 /* The feed-forward block at width 64 and in bf16, in one kernel each way: a block of threads keeps 64 rows, the weights
  * pass through shared memory in slices of F, and gate, up and h live in registers only. Forward saves nothing: backward
  * makes them again. Bytes per row: forward 8C, backward 16C + 6F, then the weights' gradients. */
+#include "kernels/cuda/copy.cuh"
 #include "kernels/cuda/feed_forward.cuh"
-#include "kernels/cuda/mma.cuh"
 
 #include <cuda_bf16.h>
 
@@ -144,13 +144,13 @@ static __device__ inline void load_slice(struct slice *to, const struct fused_fe
         int row = i / chunks, column = i % chunks * 4, f = first + row;
         const float *gate = block.w_gate_up + (size_t)min(f, block.F - 1) * WIDTH + column;
         int valid = f < block.F ? 4 : 0;
-        copy_async<VECTOR>(&to->gate[row][column], gate, valid);
-        copy_async<VECTOR>(&to->up[row][column], gate + (size_t)block.F * WIDTH, valid);
+        copy_four<VECTOR>(&to->gate[row][column], gate, valid);
+        copy_four<VECTOR>(&to->up[row][column], gate + (size_t)block.F * WIDTH, valid);
         valid = min(max(block.F - first - column, 0), 4);
-        copy_async<VECTOR>(&to->down[row][column], block.w_down + (size_t)row * block.F + (valid ? first + column : 0),
-                           valid);
+        copy_four<VECTOR>(&to->down[row][column], block.w_down + (size_t)row * block.F + (valid ? first + column : 0),
+                          valid);
     }
-    asm volatile("cp.async.commit_group;");
+    copies_commit();
 }
 
 /* The first slices set out; whatever else a block has to load goes with them. */
@@ -166,7 +166,7 @@ template <bool VECTOR, typename Step>
 static __device__ inline void for_each_slice(struct slice *slices, const struct fused_feed_forward &block, Step step)
 {
     for (int first = 0, stage = 0; first < block.F; first += SLICE, stage = (stage + 1) % STAGES) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        copies_arrive<STAGES - 1>();
         __syncthreads();
         step(&slices[stage], first);
         __syncthreads();

@@ -1,6 +1,6 @@
 /* Small products on tensor cores (mma.sync, sm_80 and up): float32 in and out, operands rounded to tf32 or bf16 on
  * the way to the tensor core. Long sums are split over blocks and added in a fixed order. */
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/copy.cuh"
 
 enum { TILE = 64, DEPTH = 32, THREADS = 128 };
 
@@ -29,7 +29,7 @@ static __device__ inline void load_tile(struct tile<TRANSPOSED, BF16> &tile, con
         int index = chunk * THREADS + threadIdx.x, o = index / inner, i = index % inner * 4;
         int valid = outer0 + o < outer_end ? min(max(inner_end - inner0 - i, 0), 4) : 0;
         const float *from = valid ? operand + (size_t)(outer0 + o) * ld + inner0 + i : operand;
-        copy_async<VECTOR>(&tile.data[o * tile.stride + i], from, valid);
+        copy_four<VECTOR>(&tile.data[o * tile.stride + i], from, valid);
     }
 }
 
@@ -83,8 +83,8 @@ static __global__ void __launch_bounds__(THREADS)
     multiply_kernel(const __grid_constant__ struct product product, float *partial, int depth)
 {
     cuda_wait();
-    __shared__ alignas(16) struct tile<A_TRANSPOSED, BF16> a[2];
-    __shared__ alignas(16) struct tile<B_TRANSPOSED, BF16> b[2];
+    __shared__ __align__(16) struct tile<A_TRANSPOSED, BF16> a[2];
+    __shared__ __align__(16) struct tile<B_TRANSPOSED, BF16> b[2];
     int m0 = blockIdx.x * TILE, n0 = blockIdx.y * TILE, warp = threadIdx.x / 32;
     int first = blockIdx.z * depth, end = min(first + depth, product.K);
     float sum[2][4][4] = {};
@@ -93,15 +93,15 @@ static __global__ void __launch_bounds__(THREADS)
                                               product.M, k, end);
         load_tile<B_TRANSPOSED, BF16, VECTOR>(b[stage], static_cast<const float *>(product.b), product.ldb, n0,
                                               product.N, k, end);
-        asm volatile("cp.async.commit_group;");
+        copies_commit();
     };
     load(0, first);
     for (int k = first, stage = 0; k < end; k += DEPTH, stage ^= 1) {
         if (k + DEPTH < end) {
             load(stage ^ 1, k + DEPTH);
-            asm volatile("cp.async.wait_group 1;" ::: "memory");
+            copies_arrive<1>();
         } else {
-            asm volatile("cp.async.wait_group 0;" ::: "memory");
+            copies_arrive<0>();
         }
         __syncthreads();
         multiply_tile<BF16>(sum, a[stage], b[stage], warp / 2 * 32, warp % 2 * 32);
