@@ -3,12 +3,13 @@
 #   make deps     install what is missing (Debian, Ubuntu)      make lint    format, clang-tidy, cppcheck
 #   make build    build/statelab                                make clean   remove build/
 #   make demo     experiments/quickstart.yaml, CSV and a plot   make test    all tests; SANITIZE=1 for ASan and UBSan
-#   make bundle   bundle/: runs without installing anything     make test-cuda   tests that need a GPU
+#   make bundle   bundle/: runs without installing anything     make test-cuda   tests that need a GPU, and
+#                                                               make test-emulated  the same on an emulation of one
 #   make torture  a sweep killed 50 times                       make test-slurm  sweeps on a real Slurm, set up for it
 #
 # Variables: BUILD=build (output folder), SANITIZE=1, MARCH=x86-64-v3 (native, x86-64, ... for the CPU code), CC,
-# CUDA=0 (leave the GPU out; it is built where nvcc is found), CUDA_ARCH="80 90", NVCC. Code for 8.0 runs on 8.6 and 8.9
-# too; with that of the last one goes PTX for later cards.
+# CUDA=0 (leave the GPU out; it is built where nvcc is found) or CUDA=emulated (on the CPU, for tests), CUDA_ARCH="80 90",
+# NVCC. Code for 8.0 runs on 8.6 and 8.9 too; with that of the last one goes PTX for later cards.
 
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS := $(MAKEFLAGS) -j$(shell nproc)
@@ -44,16 +45,28 @@ DOUBLE_TESTS := $(filter tests/test_ops.c tests/test_attention.c tests/test_mode
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(SANITIZE),0,$(if $(NVCC),1,0))
 CUDA_ARCH ?= 80 90
+ifneq ($(CUDA),0)
+CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/float/%.cu.o,$(sort $(wildcard kernels/cuda/*.cu)) tasks/cuda.cu)
+CUDA_DEFINE := -DSTATELAB_CUDA
+endif
 ifeq ($(CUDA),1)
 # The toolkit's folder; nvcc itself may be a link or a script elsewhere.
 CUDA_ROOT := $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^\#\$$ TOP=//p')
-CUDA_OBJECTS := $(patsubst %.cu,$(BUILD)/float/%.cu.o,$(sort $(wildcard kernels/cuda/*.cu)) tasks/cuda.cu)
 CUDA_LIBRARIES := -L$(CUDA_ROOT)/lib64 -lcudart_static -ldl -lrt -lpthread
 # Machine code for each architecture, and PTX of the last for later cards.
 NVCCFLAGS += $(if $(shell $(NVCC) --help | grep compress-mode),--compress-mode=size) -std=c++20 -O3 -I. -I$(BUILD) -Xcompiler -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \
 	$(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch)$(,)code=sm_$(arch)) \
 	-gencode arch=compute_$(lastword $(CUDA_ARCH))$(,)code=compute_$(lastword $(CUDA_ARCH))
-CUDA_DEFINE := -DSTATELAB_CUDA
+compile_cuda = echo "  nvcc $<"; $(NVCC) $(NVCCFLAGS)
+else ifeq ($(CUDA),emulated)
+# tests/emulator has headers of the names of CUDA's own.
+EMULATOR := $(patsubst %.cpp,$(BUILD)/float/%.o,$(sort $(filter-out %/cublas.cpp,$(wildcard tests/emulator/*.cpp))))
+CUDA_OBJECTS += $(EMULATOR)
+CUDA_LIBRARIES := -lstdc++
+CXXFLAGS += -std=c++20 -g $(OPTIMISE) -march=$(MARCH) -fno-math-errno -fno-strict-aliasing -fopenmp -fPIC \
+	-ftls-model=initial-exec -fno-extern-tls-init -fno-plt -fno-semantic-interposition -Itests/emulator -I. -I$(BUILD) -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-variable -Werror
+CUBLAS := $(BUILD)/lib/libcublas.so.13
+compile_cuda = echo "  c++ $<"; $(CXX) $(CXXFLAGS) $(if $(filter %.cu,$<),-include cuda_runtime.h) -x c++
 endif
 # Found beside a bundle's programs; --disable-new-dtags lets the libraries' own libraries be found there too.
 LDFLAGS += -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/../lib'
@@ -115,7 +128,12 @@ $(BUILD)/cuda_setting: force
 	@mkdir -p $(@D); echo '$(CUDA) $(CUDA_ARCH)' | cmp -s - $@ || echo '$(CUDA) $(CUDA_ARCH)' > $@
 
 $(BUILD)/float/%.cu.o: %.cu Makefile
-	@mkdir -p $(@D); echo "  nvcc $<"; $(NVCC) $(NVCCFLAGS) -MMD -MP -c -o $@ $<
+	@mkdir -p $(@D); $(compile_cuda) -MMD -MP -c -o $@ $<
+$(BUILD)/float/%.o: %.cpp Makefile
+	@mkdir -p $(@D); $(compile_cuda) -MMD -MP -c -o $@ $<
+# Opened at run time, as CUDA's own is.
+$(BUILD)/lib/libcublas.so.13: $(BUILD)/float/tests/emulator/cublas.o
+	@mkdir -p $(@D); echo "  ld $@"; $(CXX) $(CXXFLAGS) -shared -o $@ $^ $(shell pkg-config --libs openblas 2>/dev/null)
 # The tasks' own files, for tasks/cuda.cu: each in a namespace, then a list of their names.
 TASK_NAMES = $(shell sed -n 's/^const struct task \([a-z0-9_]*\) = {$$/\1/p' tasks/*.c)
 $(BUILD)/float/tasks/cuda.cu.o: $(BUILD)/cuda_tasks.inc
@@ -134,9 +152,9 @@ $(BUILD)/version: force
 # ---- test ----
 
 link_shared = @mkdir -p $(@D); echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
-$(BUILD)/cuda/statelab: $(BUILD)/float/harness/main.o $(BUILD)/lib/libstatelab.so
+$(BUILD)/cuda/statelab: $(BUILD)/float/harness/main.o $(BUILD)/lib/libstatelab.so | $(CUBLAS)
 	$(link_shared)
-$(BUILD)/cuda/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/lib/libstatelab.so
+$(BUILD)/cuda/%: $(BUILD)/float/tests/%.o $(call objects,float,$(TEST_SUPPORT)) $(BUILD)/lib/libstatelab.so | $(CUBLAS)
 	$(link_shared)
 $(BUILD)/tests/%_double: $(BUILD)/double/tests/%.o $(call objects,double,$(TEST_SUPPORT)) $(BUILD)/libstatelab_double.a
 	@mkdir -p $(@D)

@@ -12,7 +12,7 @@ template <int P, int D, int KIND> struct rows_block {
 template <int P, int D, int KIND> static constexpr size_t rows_shared()
 {
     size_t ring = stage_ring<P, D, KIND, true>::BYTES;
-    return (KIND == KIND_PATH ? 1 : 2) * tile<P, D>::BYTES + (ring > SQUARE_BYTES ? ring : SQUARE_BYTES);
+    return (KIND == KIND_PATH ? 1 : 2) * tile<P, D>::BYTES + (ring > SQUARE_BYTES ? ring : (size_t)SQUARE_BYTES);
 }
 
 template <int P, int D, int KIND>

@@ -39,7 +39,8 @@ static __global__ void embedding_chunk_kernel(float *partial, const float *dx, c
                                               int chunk_rows)
 {
     cuda_wait();
-    extern __shared__ float table[]; /* [words][32] */
+    extern __shared__ float shared[];
+    float *table = shared; /* [words][32] */
     enum { AHEAD = 8 };
     int lane = threadIdx.x, column = blockIdx.y * 32 + lane;
     int first = blockIdx.x * chunk_rows, end = min(first + chunk_rows, N);
