@@ -75,7 +75,7 @@ objects = $(patsubst %.c,$(BUILD)/$(1)/%.o,$(2))
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TESTS)) \
 	$(patsubst tests/%.c,$(BUILD)/tests/%_double,$(DOUBLE_TESTS))
 
-.PHONY: all build deps deps-test deps-lint demo test test-cuda test-slurm torture bundle lint format clean
+.PHONY: all build deps deps-test deps-lint demo test test-cuda test-emulated test-slurm torture bundle lint format clean
 all: build
 build: deps
 	@$(MAKE) --no-print-directory $(BUILD)/statelab
@@ -94,7 +94,7 @@ endef
 deps:
 	$(call require,$(LIBRARIES),$(CC) gnuplot,pkg-config:pkg-config openblas:libopenblas-dev gsl:libgsl-dev yaml-0.1:libyaml-dev jansson:libjansson-dev $(CC):gcc gnuplot:gnuplot-nox)
 deps-test: deps
-	$(call require,cmocka,valgrind,pkg-config:pkg-config cmocka:libcmocka-dev valgrind:valgrind)
+	$(call require,cmocka,valgrind g++,pkg-config:pkg-config cmocka:libcmocka-dev valgrind:valgrind g++:g++)
 deps-lint: deps-test
 	$(call require,,clang-format clang-tidy cppcheck,clang-format:clang-format clang-tidy:clang-tidy cppcheck:cppcheck)
 
@@ -102,7 +102,7 @@ deps-lint: deps-test
 
 $(BUILD)/statelab: $(BUILD)/float/harness/main.o $(BUILD)/libstatelab.a
 	@echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUDA_LIBRARIES)
-ifneq ($(CUDA),1)
+ifeq ($(CUDA),0)
 	@echo "  CUDA skipped: $(if $(NVCC),CUDA=0 or SANITIZE=1 was given,no nvcc found); the program runs on the CPU"
 endif
 $(BUILD)/libstatelab.a: $(call objects,float,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
@@ -180,6 +180,12 @@ test-cuda: deps-test
 	@$(MAKE) --no-print-directory $(CUDA_PROGRAMS)
 	@sh tests/cuda.sh $(BUILD)/cuda
 
+# On a CPU, in a build folder of its own.
+test-emulated: deps-test
+	@$(MAKE) --no-print-directory CUDA=emulated BUILD=$(BUILD)/emulated \
+		$(patsubst tests/%.c,$(BUILD)/emulated/cuda/%,$(filter tests/test_%,$(CUDA_TESTS)))
+	@sh tests/emulated.sh $(BUILD)/emulated/cuda
+
 torture: build
 	bash tests/torture.sh $(BUILD)/statelab 50
 test-slurm: build
@@ -200,7 +206,7 @@ demo: build
 
 # ---- lint ----
 
-C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
+C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp' '*.cu' '*.cuh')
 LINT_FLAGS = $(CPPFLAGS) -I$(BUILD) $(PKG_CFLAGS) -std=c17 -fopenmp -DSTATELAB_VERSION=1
 lint: deps-lint $(BUILD)/readme_example.h
 	@clang-format --dry-run --Werror $(C_FILES)

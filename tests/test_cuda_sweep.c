@@ -43,11 +43,15 @@ static struct path in_folder(const char *name)
 
 static struct experiment *load(struct error *error)
 {
-    const struct override less[] = { { "train.steps", getenv("STATELAB_REDUCED") ? "30" : "150" },
+    bool reduced = getenv("STATELAB_REDUCED") != NULL;
+    const struct override less[] = { { "train.steps", reduced ? "30" : "150" },
                                      { "eval.id.sequences", "20" },
-                                     { "eval.longer.sequences", "10" } };
-    bool whole = !getenv("STATELAB_REDUCED") && strcmp(card_name(), "cpu") != 0;
-    return experiment_load(in_folder("small.yaml").text, less, whole ? 0 : 3, error);
+                                     { "eval.longer.sequences", "10" },
+                                     { "task.seq_len", "40" },
+                                     { "eval.longer.seq_len", "80" },
+                                     { "train.batch", "2" } };
+    int count = reduced ? 6 : strcmp(card_name(), "cpu") == 0 ? 3 : 0;
+    return experiment_load(in_folder("small.yaml").text, less, count, error);
 }
 
 static int sweep(const char *out, int pack)
