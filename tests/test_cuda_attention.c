@@ -227,6 +227,28 @@ static void bf16_matches_the_definition(void **state)
     check_variants(PRECISION_BF16);
 }
 
+/* As many short sequences as fit and leave none over are taken together in one block of threads. */
+static void short_sequences_see_only_themselves(void **state)
+{
+    (void)state;
+    static const int sizes[][2] = { { 128, 1 }, { 16, 4 }, { 8, 8 }, { 10, 12 },
+                                    { 6, 20 },  { 4, 30 }, { 7, 9 }, { 11, 5 } }; /* B, T */
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    const enum precision precisions[] = { PRECISION_FP32, PRECISION_TF32, PRECISION_BF16 };
+    static const int widths[] = { 16, 32, 64, 128 };
+    for (int n = 0; n < 3; n++) {
+        struct device *device = open_device(precisions[n]);
+        for (int v = 0; v < attention_variant_count; v++)
+            for (int size = n; size < SIZES; size += getenv("STATELAB_REDUCED") ? 3 : 1) {
+                struct attention_shape shape = attention_shape_of(&attention_variants[v], sizes[size][0],
+                                                                  sizes[size][1], 2, 1 + v % 2, widths[(v + size) % 4]);
+                check(device, precisions[n], &attention_variants[v], &shape, DATA_PLAIN);
+            }
+        device->ops->close(device);
+        assert_int_equal(failures, 0);
+    }
+}
+
 /* More query blocks than a slab of backward takes. */
 static void long_sequences_are_taken_in_slabs(void **state)
 {
@@ -348,9 +370,10 @@ static void decoding_equals_the_parallel_form(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fp32_matches_the_definition),        cmocka_unit_test(tf32_matches_the_definition),
-        cmocka_unit_test(bf16_matches_the_definition),        cmocka_unit_test(long_sequences_are_taken_in_slabs),
-        cmocka_unit_test(unaligned_rows_give_the_same_bytes), cmocka_unit_test(decoding_equals_the_parallel_form),
+        cmocka_unit_test(fp32_matches_the_definition),       cmocka_unit_test(tf32_matches_the_definition),
+        cmocka_unit_test(bf16_matches_the_definition),       cmocka_unit_test(short_sequences_see_only_themselves),
+        cmocka_unit_test(long_sequences_are_taken_in_slabs), cmocka_unit_test(unaligned_rows_give_the_same_bytes),
+        cmocka_unit_test(decoding_equals_the_parallel_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,8 +143,8 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
             multiply<ROWS, ROWS, D>(s, queries, warp_row(), here.k);
         if (KIND == KIND_STICK) {
             float rest[8][4];
-            stick_rests<P>(rest, s, call.scale, diagonal);
-            stick_weights(s, rest, call.scale, diagonal, left);
+            stick_rests<P>(rest, s, call, diagonal);
+            stick_weights(s, rest, call, diagonal, left);
         } else {
             finish_logits(s, call, gates, here.gates, diagonal);
             softmax_step(s, most, sum, o);
@@ -187,18 +187,28 @@ template <int P, int D> static void launch(struct cuda_device *cuda, const struc
 
 /* ---- sizes ---- */
 
+/* How many sequences lie together in one block: as many as fit and leave none over. */
+static int sequences_together(const struct attention_shape *shape)
+{
+    int most = ATTENTION_BLOCK / shape->T;
+    while (most > 1 && shape->B % most)
+        most--;
+    return most > 1 ? most : 1;
+}
+
 struct attention_call attention_call_make(const struct attention_shape *shape, const struct attention_inputs *in,
                                           float *saved, size_t *saved_size)
 {
     struct attention_call call = {};
-    size_t used = 0, D = (size_t)shape->D, heads = (size_t)shape->B * shape->H, rows = heads * shape->T;
-    call.B = shape->B;
-    call.T = shape->T;
+    int together = sequences_together(shape);
+    call.B = shape->B / together;
+    call.T = shape->T * together;
+    call.span = together > 1 ? shape->T : ATTENTION_BLOCK;
     call.H = shape->H;
     call.K = shape->K;
     call.D = shape->D;
     call.group = shape->H / shape->K;
-    call.blocks = (shape->T + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK;
+    call.blocks = (call.T + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK;
     call.kind = shape->weights == ATTENTION_STICK_BREAKING ? KIND_STICK : shape->path ? KIND_PATH : KIND_SOFTMAX;
     call.gate = shape->gate;
     call.path = shape->path;
@@ -206,7 +216,8 @@ struct attention_call attention_call_make(const struct attention_shape *shape, c
     call.scale = 1 / sqrtf(static_cast<float>(shape->D));
     if (in)
         call.in = *in;
-    size_t key_blocks = (size_t)shape->B * shape->K * call.blocks, path_blocks = shape->path ? key_blocks : 0;
+    size_t used = 0, D = (size_t)call.D, heads = (size_t)call.B * call.H, rows = heads * call.T;
+    size_t key_blocks = (size_t)call.B * call.K * call.blocks, path_blocks = shape->path ? key_blocks : 0;
     size_t query_blocks = shape->path ? heads * call.blocks : 0;
     call.row = attention_carve(saved, &used, rows);
     call.cumulative = reinterpret_cast<float2 *>(attention_carve(saved, &used, shape->gate ? 2 * rows : 0));

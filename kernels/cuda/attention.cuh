@@ -9,11 +9,12 @@ enum { ATTENTION_BLOCK = 64, ATTENTION_THREADS = 128, SQUARE = ATTENTION_BLOCK *
 
 enum attention_kind { KIND_SOFTMAX, KIND_PATH, KIND_STICK };
 
-/* One call; passed to kernels by value. bh counts query heads of all sequences, bk key-value heads; "per block" means
- * for each block of 64 tokens of each such head. Packed matrices have a tile's format (attention_tile.cuh); all others
- * are floats. Formulas of path: kernels/cpu/attention_path.h. */
+/* One call; passed to kernels by value. Short sequences lie together in one of T tokens, each of `span` of them, and
+ * see only themselves; a long one has a span of more than a block. bh counts query heads of all sequences, bk key-value
+ * heads; "per block" means for each block of 64 tokens of each such head. Packed matrices have a tile's format
+ * (attention_tile.cuh); all others are floats. Formulas of path: kernels/cpu/attention_path.h. */
 struct attention_call {
-    int B, T, H, K, D, blocks, group;
+    int B, T, span, H, K, D, blocks, group;
     enum attention_kind kind;
     bool gate, path, remainder;
     float scale;
@@ -151,6 +152,12 @@ static __device__ inline float *block_matrix(const struct attention_call &call, 
 static __device__ inline size_t slab_slot(const struct attention_call &call, int bh, int block, int j)
 {
     return ((size_t)bh * call.slab + (block - call.slab_first)) * call.blocks + j;
+}
+
+/* The first token of the block that the sequence of token `row` of it has in it. */
+static __device__ inline int span_start(const struct attention_call &call, int row)
+{
+    return row - row % call.span;
 }
 
 /* How many of the block's 64 tokens there are. */

@@ -7,37 +7,36 @@ static const size_t MAX_SLAB = 16;                /* query blocks */
 static const size_t SLAB_BYTES = (size_t)1 << 31; /* and of no more blocks than fit in this, but at least one */
 
 /* Floats of what one slot (a query block with a key block) keeps. */
-static size_t slot_size(const struct attention_shape *shape)
+static size_t slot_size(const struct attention_call *call)
 {
-    size_t rows = shape->path ? 2 * (size_t)shape->D : shape->weights == ATTENTION_STICK_BREAKING ? 2 : 0;
-    return rows * ATTENTION_BLOCK + (shape->gate ? 4 : 0);
+    size_t rows = call->path ? 2 * (size_t)call->D : call->kind == KIND_STICK ? 2 : 0;
+    return rows * ATTENTION_BLOCK + (call->gate ? 4 : 0);
 }
 
-static int choose_slab(const struct attention_shape *shape, int blocks)
+static int choose_slab(const struct attention_call *call)
 {
-    size_t bytes = (size_t)shape->B * shape->H * blocks * slot_size(shape) * sizeof(float);
+    size_t blocks = (size_t)call->blocks, bytes = call->B * call->H * blocks * slot_size(call) * sizeof(float);
     if (bytes == 0)
-        return blocks;
+        return call->blocks;
     size_t slab = SLAB_BYTES / bytes;
     slab = slab > MAX_SLAB ? MAX_SLAB : slab < 1 ? 1 : slab;
-    return slab > (size_t)blocks ? blocks : (int)slab;
+    return slab > blocks ? call->blocks : (int)slab;
 }
 
-static size_t carve_scratch(const struct attention_shape *shape, struct attention_call *call, float *scratch)
+static size_t carve_scratch(struct attention_call *call, float *scratch)
 {
-    size_t used = 0, D = (size_t)shape->D, heads = (size_t)shape->B * shape->H, block = ATTENTION_BLOCK * D;
-    size_t blocks = heads * call->blocks, path_blocks = shape->path ? blocks : 0;
-    size_t key_blocks = shape->path ? (size_t)shape->B * shape->K * call->blocks : 0;
-    bool stick = shape->weights == ATTENTION_STICK_BREAKING;
-    call->slab = choose_slab(shape, call->blocks);
+    size_t used = 0, D = (size_t)call->D, heads = (size_t)call->B * call->H, block = ATTENTION_BLOCK * D;
+    size_t blocks = heads * call->blocks, path_blocks = call->path ? blocks : 0;
+    size_t key_blocks = call->path ? (size_t)call->B * call->K * call->blocks : 0;
+    call->slab = choose_slab(call);
     size_t slots = heads * call->slab * call->blocks;
-    size_t chain = shape->path ? slots * block : stick ? slots * ATTENTION_BLOCK : 0;
-    call->delta = attention_carve(scratch, &used, heads * shape->T);
-    call->queries = attention_carve(scratch, &used, shape->path ? 0 : blocks * block);
+    size_t chain = call->path ? slots * block : call->kind == KIND_STICK ? slots * ATTENTION_BLOCK : 0;
+    call->delta = attention_carve(scratch, &used, heads * call->T);
+    call->queries = attention_carve(scratch, &used, call->path ? 0 : blocks * block);
     call->douts = attention_carve(scratch, &used, blocks * block);
     call->chain = attention_carve(scratch, &used, chain);
     call->dchain = attention_carve(scratch, &used, chain);
-    call->before = attention_carve(scratch, &used, shape->gate ? 4 * slots : 0);
+    call->before = attention_carve(scratch, &used, call->gate ? 4 * slots : 0);
     call->dkeys = attention_carve(scratch, &used, key_blocks * block);
     call->dchange = attention_carve(scratch, &used, key_blocks * D * D);
     call->dlogits = attention_carve(scratch, &used, path_blocks * SQUARE);
@@ -49,7 +48,7 @@ size_t cuda_attention_scratch(const struct device *device, const struct attentio
 {
     (void)device;
     struct attention_call call = attention_call_make(shape, nullptr, nullptr, nullptr);
-    return backward ? carve_scratch(shape, &call, nullptr) : 0;
+    return backward ? carve_scratch(&call, nullptr) : 0;
 }
 
 void cuda_attention_backward(struct device *device, const struct attention_shape *shape,
@@ -61,7 +60,7 @@ void cuda_attention_backward(struct device *device, const struct attention_shape
     call.o = const_cast<float *>(o); /* both only read */
     call.dout = dout;
     call.out = *gradients;
-    carve_scratch(shape, &call, scratch);
+    carve_scratch(&call, scratch);
     for (call.slab_first = 0; call.slab_first < call.blocks; call.slab_first += call.slab) {
         int left = call.blocks - call.slab_first;
         call.slab_blocks = left < call.slab ? left : call.slab;

@@ -85,9 +85,9 @@ static __device__ inline void tile_gradients(const struct attention_call &call, 
             left[half] = call.chain[slot * ATTENTION_BLOCK + own_row(half)];
             sums[half] = call.dchain[slot * ATTENTION_BLOCK + own_row(half)];
         }
-        stick_rests<P>(rest, s, call.scale, own);
-        stick_weights(s, rest, call.scale, own, left);
-        stick_gradients(s, dp, rest, call.scale, own, rows.delta, sums);
+        stick_rests<P>(rest, s, call, own);
+        stick_weights(s, rest, call, own, left);
+        stick_gradients(s, dp, rest, call, own, rows.delta, sums);
         if (own && call.remainder) /* v_i gets what is left of the stick of row i */
             each_pair(s, [&](int row, int col, float &first, float &second) {
                 float left_over = rows.row[row != own_row(0)];

@@ -43,6 +43,7 @@ static __device__ inline void find_transform(const struct attention_call &call, 
             first *= memory.beta[row];
             second *= memory.beta[row];
         });
+        keep_span(gram, call, square);
         store_floats(memory.m + square, SQUARE_LD, gram);
     }
     keys_across<D>(memory.across, memory.w, memory.k);
@@ -103,7 +104,7 @@ static __device__ inline void find_queries(const struct attention_call &call, co
     constexpr int N = share<D>::N, M = share<D>::M;
     int wide = share<D>::wide(), square = share<D>::square();
     float logits[M][4] = {}, moved[M][4] = {}, edge[N][4] = {};
-    queries_along<D>(memory.along, memory.q, memory.w);
+    queries_along<D>(call, memory.along, memory.q, memory.w);
     if (!TIGHT)
         multiply_lower<ROWS, ROWS, D>(logits, memory.q, memory.k, square);
     __syncthreads();

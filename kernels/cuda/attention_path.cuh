@@ -86,13 +86,26 @@ template <int D, typename Tile, typename Square> static __device__ inline void k
     store_tile(shift<COLUMNS>(c, square), across);
 }
 
+/* Zeroes what tokens of one sequence would have with those of another. */
+template <int M> static __device__ inline void keep_span(float (&x)[M][4], const struct attention_call &call, int from)
+{
+    int start[2] = { span_start(call, own_row(0)), span_start(call, own_row(1)) };
+    each_pair(x, [&](int row, int col, float &first, float &second) {
+        int least = start[row != own_row(0)];
+        first = from + col >= least ? first : 0;
+        second = from + col + 1 >= least ? second : 0;
+    });
+}
+
 /* -A, of tiles; not before all threads are done with a. */
-template <int D, typename Tile, typename Square> static __device__ inline void queries_along(Square a, Tile q, Tile w)
+template <int D, typename Tile, typename Square>
+static __device__ inline void queries_along(const struct attention_call &call, Square a, Tile q, Tile w)
 {
     float along[share<D>::M][4] = {};
     int square = share<D>::square();
     multiply_lower<ROWS, ROWS, D>(along, q, w, square);
     keep_lower(along, 0, square);
+    keep_span(along, call, square);
     negate(along);
     store_tile(shift<COLUMNS>(a, square), along);
 }

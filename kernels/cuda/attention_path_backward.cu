@@ -52,7 +52,7 @@ static __device__ inline void queries_backward(const struct attention_call &call
     load_floats<THREADS>(memory.b, block_matrix(call, call.dlogits, bh, at.block, ATTENTION_BLOCK));
     add_floats(dq, dedge + wide, D);
     __syncthreads();
-    queries_along<D>(memory.c, memory.x, memory.w);
+    queries_along<D>(call, memory.c, memory.x, memory.w);
     multiply_lower<ROWS, ROWS, D>(dmoved, memory.y, memory.w, square);
     multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dk, memory.b, warp_row(), shift<COLUMNS>(memory.x, wide));
     multiply<ROWS, COLUMNS, ATTENTION_BLOCK, LOWER>(dq, memory.b, warp_row(), shift<COLUMNS>(memory.k, wide));
@@ -69,7 +69,7 @@ static __device__ inline void queries_backward(const struct attention_call &call
     multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dw, memory.c, warp_row(), shift<COLUMNS>(memory.y, wide));
     __syncthreads();
     store_tile(shift<COLUMNS>(memory.b, square), dmoved);
-    queries_along<D>(memory.c, memory.x, memory.w);
+    queries_along<D>(call, memory.c, memory.x, memory.w);
     __syncthreads();
     multiply_lower<COLUMNS, COLUMNS, ATTENTION_BLOCK, UPPER>(sums.dtransform, memory.c, memory.b, square);
     clear(moved);

@@ -166,7 +166,7 @@ static __device__ inline void walk_sticks(const struct attention_call &call, con
         copies_wait<COUNT - 1>();
         float s[8][4] = {}, rest[8][4];
         multiply<ROWS, ROWS, D>(s, at.queries, warp_row(), at.ring.at(j).k);
-        stick_rests<P>(rest, s, call.scale, j == at.block);
+        stick_rests<P>(rest, s, call, j == at.block);
         stick_take(rest, left);
         __syncthreads();
         if (COUNT == 1 && j > 1)
@@ -192,9 +192,9 @@ static __device__ inline void tile_gradients(const struct attention_call &call, 
             if (threadIdx.x % 4 == 0)
                 call.dchain[at] = sums[half];
         }
-        stick_rests<P>(rest, s, call.scale, own);
-        stick_weights(s, rest, call.scale, own, left);
-        stick_gradients(s, dp, rest, call.scale, own, rows.delta, sums);
+        stick_rests<P>(rest, s, call, own);
+        stick_weights(s, rest, call, own, left);
+        stick_gradients(s, dp, rest, call, own, rows.delta, sums);
     } else {
         finish_logits(s, call, rows.gates, key_gates, own);
         softmax_backward(s, dp, call.scale, rows);

@@ -25,7 +25,8 @@ static __device__ inline void own_gates(float2 (&gates)[2], const float2 *from, 
         gates[half] = own_row(half) < rows ? from[own_row(half)] : make_float2(0, 0);
 }
 
-/* Raw products become logits: scaled, with the sums of log_gate over j < s <= i; keys after the query get -inf. */
+/* Raw products become logits: scaled, with the sums of log_gate over j < s <= i; keys after the query and
+ * those of other sequences get -inf. */
 static __device__ inline void finish_logits(float (&s)[8][4], const struct attention_call &call,
                                             const float2 (&row_gates)[2], const float2 *key_gates, bool diagonal)
 {
@@ -40,7 +41,7 @@ static __device__ inline void finish_logits(float (&s)[8][4], const struct atten
                 float2 i = row_gates[e / 2], j = key_gates[col];
                 x += (i.x - j.x) + (i.y - j.y);
             }
-            if (diagonal && col > own_row(e / 2))
+            if (diagonal && (col > own_row(e / 2) || col < span_start(call, own_row(e / 2))))
                 x = -INFINITY;
         }
 }
@@ -105,15 +106,37 @@ template <int P> static __device__ inline float log_rest(float z)
     return -(fmaxf(z, 0) + (P == PRECISION_FP32 ? log1pf(e) : __logf(1 + e)));
 }
 
+/* The columns that the thread's row `half` may take from: from first to last - 1. */
+struct stick_range {
+    int first, last;
+};
+
+static __device__ inline struct stick_range find_range(const struct attention_call &call, bool diagonal, int half)
+{
+    int row = own_row(half);
+    return diagonal ? stick_range{ span_start(call, row), row } : stick_range{ 0, ATTENTION_BLOCK };
+}
+
+static __device__ inline bool is_within(const struct stick_range &range, int col)
+{
+    return col >= range.first && col < range.last;
+}
+
 /* rest: log_rest of each raw product in s; 0 where the key is not before the query. */
 template <int P>
-static __device__ inline void stick_rests(float (&rest)[8][4], const float (&s)[8][4], float scale, bool diagonal)
+static __device__ inline void stick_rests(float (&rest)[8][4], const float (&s)[8][4],
+                                          const struct attention_call &call, bool diagonal)
 {
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+    for (int half = 0; half < 2; half++) {
+        struct stick_range range = find_range(call, diagonal, half);
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            rest[n][e] = diagonal && own_column(n) + e % 2 >= own_row(e / 2) ? 0 : log_rest<P>(s[n][e] * scale);
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                rest[n][2 * half + e] =
+                    is_within(range, own_column(n) + e) ? log_rest<P>(s[n][2 * half + e] * call.scale) : 0;
+    }
 }
 
 /* Sum of x over the lanes of the quad that hold columns to the right (direction 1) or to the left (-1); total: over
@@ -129,21 +152,23 @@ static __device__ inline float quad_scan(float x, int direction, float &total)
 }
 
 /* Raw products become weights. left: log of the stick left to the right of the tile, and then to its left too. */
-static __device__ inline void stick_weights(float (&s)[8][4], const float (&rest)[8][4], float scale, bool diagonal,
-                                            float (&left)[2])
+static __device__ inline void stick_weights(float (&s)[8][4], const float (&rest)[8][4],
+                                            const struct attention_call &call, bool diagonal, float (&left)[2])
 {
 #pragma unroll
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half < 2; half++) {
+        struct stick_range range = find_range(call, diagonal, half);
 #pragma unroll
         for (int n = 7; n >= 0; n--) {
             float &first = s[n][2 * half], &second = s[n][2 * half + 1];
             float rest_first = rest[n][2 * half], rest_second = rest[n][2 * half + 1];
             float total, right = left[half] + quad_scan(rest_first + rest_second, 1, total);
-            int last = diagonal ? own_row(half) : ATTENTION_BLOCK, col = own_column(n);
-            second = col + 1 < last ? __expf(second * scale + rest_second + right) : 0;
-            first = col < last ? __expf(first * scale + rest_first + (right + rest_second)) : 0;
+            int col = own_column(n);
+            second = is_within(range, col + 1) ? __expf(second * call.scale + rest_second + right) : 0;
+            first = is_within(range, col) ? __expf(first * call.scale + rest_first + (right + rest_second)) : 0;
             left[half] += total;
         }
+    }
 }
 
 /* Only what the tile takes of the stick. */
@@ -162,25 +187,29 @@ static __device__ inline void stick_take(const float (&rest)[8][4], float (&left
 /* From weights in s, their rests and dp = dout . v: dp becomes scale * dlogits. sums: of weight * gradient to the left
  * of the tile, and then with the tile. */
 static __device__ inline void stick_gradients(const float (&s)[8][4], float (&dp)[8][4], const float (&rest)[8][4],
-                                              float scale, bool diagonal, const float (&delta)[2], float (&sums)[2])
+                                              const struct attention_call &call, bool diagonal, const float (&delta)[2],
+                                              float (&sums)[2])
 {
+    float scale = call.scale;
 #pragma unroll
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half < 2; half++) {
+        struct stick_range range = find_range(call, diagonal, half);
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             float &first = dp[n][2 * half], &second = dp[n][2 * half + 1];
             float gradient_first = s[n][2 * half] * (first - delta[half]);
             float gradient_second = s[n][2 * half + 1] * (second - delta[half]);
             float total, before = sums[half] + quad_scan(gradient_first + gradient_second, -1, total);
-            int last = diagonal ? own_row(half) : ATTENTION_BLOCK, col = own_column(n);
+            int col = own_column(n);
             /* 1 - sigma = exp(rest) */
             float other_first = __expf(rest[n][2 * half]), other_second = __expf(rest[n][2 * half + 1]);
-            first = col < last ? scale * (gradient_first * other_first - (1 - other_first) * before) : 0;
-            second = col + 1 < last
+            first = is_within(range, col) ? scale * (gradient_first * other_first - (1 - other_first) * before) : 0;
+            second = is_within(range, col + 1)
                          ? scale * (gradient_second * other_second - (1 - other_second) * (before + gradient_first))
                          : 0;
             sums[half] += total;
         }
+    }
 }
 
 #endif
