@@ -44,12 +44,9 @@ static struct path in_folder(const char *name)
 static struct experiment *load(struct error *error)
 {
     bool reduced = getenv("STATELAB_REDUCED") != NULL;
-    const struct override less[] = { { "train.steps", reduced ? "30" : "150" },
-                                     { "eval.id.sequences", "20" },
-                                     { "eval.longer.sequences", "10" },
-                                     { "task.seq_len", "40" },
-                                     { "eval.longer.seq_len", "80" },
-                                     { "train.batch", "2" } };
+    const struct override less[] = { { "train.steps", reduced ? "30" : "150" }, { "eval.id.sequences", "20" },
+                                     { "eval.longer.sequences", "10" },         { "task.seq_len", "40" },
+                                     { "eval.longer.seq_len", "80" },           { "train.batch", "2" } };
     int count = reduced ? 6 : strcmp(card_name(), "cpu") == 0 ? 3 : 0;
     return experiment_load(in_folder("small.yaml").text, less, count, error);
 }
