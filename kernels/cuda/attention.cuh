@@ -74,12 +74,27 @@ static void attention_launch(struct cuda_device *cuda, const char *operation, Ke
         if (!cuda->failure.message[0])
             error_set(&cuda->failure,
                       "%s with head_dim %d needs %zu KiB of shared memory in a block, CUDA device %d (%s) has %d; use "
-                      "a smaller head_dim, precision bf16 or another card",
-                      operation, call->D, bytes / 1024, cuda->ordinal, cuda->name, cuda->shared_limit / 1024);
+                      "a smaller head_dim%s or another card",
+                      operation, call->D, (bytes + 1023) / 1024, cuda->ordinal, cuda->name, cuda->shared_limit / 1024,
+                      cuda->precision == PRECISION_BF16 ? "" : ", precision bf16");
         return;
     }
     cuda_note(cuda, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), operation);
     cuda_launch(cuda, operation, kernel, (unsigned)blocks, threads, bytes, *call);
+}
+
+/* Calls launch(room_tag<TIGHT>): TIGHT where the card has less than ROOMY bytes of shared memory for a block, in which
+ * tiles take turns in one place. All cards have LEAST_SHARED. */
+enum { LEAST_SHARED = 99 * 1024 };
+template <bool T> struct room_tag {
+    static constexpr bool TIGHT = T;
+};
+template <size_t ROOMY, typename Launch> static void with_room(const struct cuda_device *cuda, Launch launch)
+{
+    if constexpr (ROOMY > LEAST_SHARED)
+        if (ROOMY > (size_t)cuda->shared_limit)
+            return launch(room_tag<true>());
+    launch(room_tag<false>());
 }
 
 /* Calls launch with tags of the device's precision and of D. */

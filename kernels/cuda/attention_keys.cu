@@ -145,13 +145,35 @@ static __device__ inline void gate_finish(const struct attention_call &call, con
     sums = {};
 }
 
-template <int P, int D> static constexpr size_t keys_shared()
+template <int P, int D, bool TIGHT> static constexpr size_t keys_shared()
 {
-    return 2 * tile<P, D>::BYTES + 2 * tile<P, ATTENTION_BLOCK>::BYTES +
+    return 2 * tile<P, D>::BYTES + (TIGHT ? 1 : 2) * tile<P, ATTENTION_BLOCK>::BYTES +
            key_stage<P, D>::COUNT * key_stage<P, D>::BYTES;
 }
 
-template <int P, int D, int KIND>
+/* dv += S^T dO and, unless the logits are given, dk += dS^T Q. TIGHT: ds lies where p does. Ends with all threads
+ * together. */
+template <bool TIGHT, int P, int D>
+static __device__ inline void add_products(float (&dk)[D / 8][4], float (&dv)[D / 8][4], tile<P, ATTENTION_BLOCK> p,
+                                           tile<P, ATTENTION_BLOCK> ds, float (&s)[8][4], float (&dp)[8][4],
+                                           const key_stage<P, D> &here, bool given)
+{
+    store_tile(p, s);
+    if (!TIGHT)
+        store_tile(ds, dp);
+    __syncthreads();
+    multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dv, p, warp_row(), here.dout);
+    if (TIGHT) {
+        __syncthreads();
+        store_tile(ds, dp);
+        __syncthreads();
+    }
+    if (!given)
+        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dk, ds, warp_row(), here.q);
+    __syncthreads();
+}
+
+template <int P, int D, int KIND, bool TIGHT>
 static __global__ void __launch_bounds__(ATTENTION_THREADS)
     keys_kernel(const __grid_constant__ struct attention_call call)
 {
@@ -161,7 +183,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
     extern __shared__ float4 shared[];
     char *base = reinterpret_cast<char *>(shared);
     auto k = carve_tile<tile<P, D>>(base), v = carve_tile<tile<P, D>>(base);
-    auto p = carve_tile<tile<P, ATTENTION_BLOCK>>(base), ds = carve_tile<tile<P, ATTENTION_BLOCK>>(base);
+    auto p = carve_tile<tile<P, ATTENTION_BLOCK>>(base), ds = TIGHT ? p : carve_tile<tile<P, ATTENTION_BLOCK>>(base);
     struct keys_place at = find_place(call);
     float *dkeys = PATH ? block_matrix(call, call.dkeys, at.bk, at.j, D)
                         : call.out.dk + token_offset(call, at.bk, call.K, at.start, call.in.ldk);
@@ -195,15 +217,9 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
             multiply<ROWS, ROWS, D>(s, here.q, warp_row(), k);
         multiply<ROWS, ROWS, D>(dp, here.dout, warp_row(), v);
         tile_gradients<P, KIND>(call, slot, s, dp, rows, here.gates, own);
-        store_tile(p, s);
-        store_tile(ds, dp);
-        __syncthreads();
-        multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dv, p, warp_row(), here.dout);
-        if (!given)
-            multiply<COLUMNS, COLUMNS, ATTENTION_BLOCK>(dk, ds, warp_row(), here.q);
         if (call.gate && !own)
             gate_add(call, slot, sums, dp);
-        __syncthreads();
+        add_products<TIGHT>(dk, dv, p, ds, s, dp, here, given);
         if (COUNT == 1 && index + 1 < total)
             fetch_queries<P, D, KIND>(call, at, base, index + 1);
         if (call.gate && index % at.count == at.count - 1)
@@ -266,8 +282,11 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
 template <int P, int D, int KIND> static void launch_kind(struct cuda_device *cuda, const struct attention_call *call)
 {
     size_t end = (size_t)call->slab_first + call->slab_blocks;
-    attention_launch(cuda, "attention backward", keys_kernel<P, D, KIND>, (size_t)call->B * call->K * end,
-                     keys_shared<P, D>(), call);
+    with_room<keys_shared<P, D, false>()>(cuda, [&](auto room) {
+        constexpr bool TIGHT = decltype(room)::TIGHT;
+        attention_launch(cuda, "attention backward", keys_kernel<P, D, KIND, TIGHT>, (size_t)call->B * call->K * end,
+                         keys_shared<P, D, TIGHT>(), call);
+    });
 }
 
 template <int P, int D> static void launch(struct cuda_device *cuda, const struct attention_call *call)

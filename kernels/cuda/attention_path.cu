@@ -4,8 +4,8 @@
 #include "kernels/cuda/attention_inverse.cuh"
 #include "kernels/cuda/attention_path.cuh"
 
-/* The memory of a block of threads. m, floats, lies where `along` does. TIGHT, for cards with less of it: K, X and Q
- * take turns in one place, and W gives its own up to K in the end. */
+/* The memory of a block of threads. m, floats, lies where `along` does. TIGHT: K, X and Q take turns in one place, and
+ * W gives its own up to K in the end. */
 template <int E, int D, bool TIGHT> struct path_memory {
     tile<E, D> w, k, x, q; /* x: X */
     tile<E, ATTENTION_BLOCK> transform, across, along;
@@ -167,11 +167,10 @@ void cuda_path(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention", call->D, [&](auto precision, auto width) {
         constexpr int P = decltype(precision)::P, D = decltype(width)::D;
-        constexpr size_t roomy = path_memory<EXACT<P>, D, false>::BYTES, tight = path_memory<EXACT<P>, D, true>::BYTES;
-        size_t blocks = (size_t)call->B * call->K * call->blocks;
-        if (roomy <= (size_t)cuda->shared_limit)
-            attention_launch(cuda, "attention", path_kernel<P, D, false>, blocks, roomy, call, share<D>::THREADS);
-        else
-            attention_launch(cuda, "attention", path_kernel<P, D, true>, blocks, tight, call, share<D>::THREADS);
+        with_room<path_memory<EXACT<P>, D, false>::BYTES>(cuda, [&](auto room) {
+            constexpr bool TIGHT = decltype(room)::TIGHT;
+            attention_launch(cuda, "attention", path_kernel<P, D, TIGHT>, (size_t)call->B * call->K * call->blocks,
+                             path_memory<EXACT<P>, D, TIGHT>::BYTES, call, share<D>::THREADS);
+        });
     });
 }
