@@ -11,16 +11,15 @@ template <int E, int D, bool TIGHT> struct path_backward_memory {
     tile<E, ATTENTION_BLOCK> transform, b, c;
     float *beta, *dbeta; /* dbeta: a part for each of the warps that share rows */
     static constexpr size_t WIDE = tile<E, D>::BYTES, SQUARE_TILE = tile<E, ATTENTION_BLOCK>::BYTES;
-    static constexpr size_t TURNS = TIGHT ? tile<E, D, D>::BYTES > WIDE ? tile<E, D, D>::BYTES : WIDE : 2 * WIDE;
-    static constexpr size_t LAST = TIGHT && WIDE > SQUARE_TILE ? WIDE : SQUARE_TILE;
-    static_assert(tile<E, D, D>::BYTES <= TURNS);
-    static constexpr size_t BYTES = (TIGHT ? 1 : 2) * WIDE + TURNS + 2 * SQUARE_TILE + LAST +
-                                    (1 + share<D>::COUNT) * ATTENTION_BLOCK * sizeof(float);
+    static constexpr size_t TURNS = TIGHT ? WIDE : 2 * WIDE;
+    static constexpr size_t BYTES =
+        (TIGHT ? 1 : 2) * WIDE + TURNS + 3 * SQUARE_TILE + (1 + share<D>::COUNT) * ATTENTION_BLOCK * sizeof(float);
 };
 
 template <int E, int D, bool TIGHT>
 static __device__ inline struct path_backward_memory<E, D, TIGHT> carve_memory(char *base) {
     using Memory = path_backward_memory<E, D, TIGHT>;
+    static_assert((tile<E, D, D>::BYTES <= Memory::TURNS) && (!TIGHT || Memory::WIDE <= Memory::SQUARE_TILE));
     Memory memory;
     auto at = [&](size_t offset) {
         return tile<E, D>{ reinterpret_cast<typename tile<E, D>::element *>(base + offset) };
@@ -35,7 +34,7 @@ static __device__ inline struct path_backward_memory<E, D, TIGHT> carve_memory(c
     memory.b = carve_tile<tile<E, ATTENTION_BLOCK>>(base);
     memory.c.at = reinterpret_cast<typename tile<E, ATTENTION_BLOCK>::element *>(base);
     memory.x = TIGHT ? at(0) : memory.q;
-    base += Memory::LAST;
+    base += Memory::SQUARE_TILE;
     memory.beta = carve_array<float>(base, ATTENTION_BLOCK);
     memory.dbeta = carve_array<float>(base, share<D>::COUNT *ATTENTION_BLOCK);
     return memory;
@@ -295,15 +294,18 @@ template <int E, int D, bool TIGHT> static void launch(struct cuda_device *cuda,
                      share<D>::THREADS);
 }
 
-/* In EXACT, or in bf16 where even TIGHT asks for more shared memory than the card has: gradients may be rounded. */
+/* In EXACT; in P where that asks for more shared memory than the card has and no turns help: gradients may be rounded.
+ */
 void cuda_path_backward(struct cuda_device *cuda, const struct attention_call *call)
 {
     with_precision(cuda, "attention backward", call->D, [&](auto precision, auto width) {
         constexpr int P = decltype(precision)::P, E = EXACT<P>, D = decltype(width)::D;
-        if constexpr (P == PRECISION_BF16)
-            if (path_backward_memory<E, D, true>::BYTES > (size_t)cuda->shared_limit)
-                return launch<P, D, false>(cuda, call);
-        with_room<path_backward_memory<E, D, false>::BYTES>(
-            cuda, [&](auto room) { launch<E, D, decltype(room)::TIGHT>(cuda, call); });
+        constexpr size_t roomy = path_backward_memory<E, D, false>::BYTES;
+        if constexpr (D <= ATTENTION_BLOCK)
+            with_room<roomy>(cuda, [&](auto room) { launch<E, D, decltype(room)::TIGHT>(cuda, call); });
+        else if (roomy <= (size_t)cuda->shared_limit)
+            launch<E, D, false>(cuda, call);
+        else
+            launch<P, D, false>(cuda, call);
     });
 }
