@@ -10,6 +10,8 @@
 #include "harness/shipped.h"
 #include "harness/table.h"
 
+static const char *const bench_kinds[] = { "step", "attention", NULL };
+
 struct bench_flags {
     const char *device, *repeats, *format;
     const char *config, *attention, *pack;       /* step */
@@ -164,9 +166,27 @@ static void write_attentions(const struct table_source *source, struct csv_write
     }
 }
 
+/* Refuses options of the other kind: they would not change what is measured. */
+static int check_kind(const struct bench_flags *flags, int kind, struct error *error)
+{
+    const struct {
+        const char *name;
+        int kind;
+        bool given;
+    } options[] = {
+        { "config", 0, flags->config },      { "set", 0, flags->sets.count > 0 }, { "pack", 0, flags->pack },
+        { "batch", 1, flags->batch },        { "heads", 1, flags->heads },        { "head-dim", 1, flags->head_dim },
+        { "most", 1, flags->most },
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i].given && options[i].kind != kind)
+            return error_set(error, "--%s is an option of `bench %s`, not of `bench %s`; see `statelab bench --help`",
+                             options[i].name, bench_kinds[options[i].kind], bench_kinds[kind]);
+    return 0;
+}
+
 int command_bench(int argc, char **argv)
 {
-    static const char *const kinds[] = { "step", "attention", NULL };
     struct bench_flags flags = { .device = "auto" };
     const struct flag table[] = {
         { "config", FLAG_TEXT, &flags.config, "NAME|FILE", "step: the experiment (table1)" },
@@ -191,7 +211,7 @@ int command_bench(int argc, char **argv)
         return 0;
     int result = read;
     if (result == 0 &&
-        (parse_choice("bench", word, kinds, &kind, &error) != 0 ||
+        (parse_choice("bench", word, bench_kinds, &kind, &error) != 0 || check_kind(&flags, kind, &error) != 0 ||
          parse_choice("--format", flags.format, table_format_names, &format, &error) != 0 ||
          parse_integer("--repeats", flags.repeats, 1, BENCH_REPEATS_AT_MOST, &measuring.repeats, &error) != 0 ||
          parse_integer("--pack", flags.pack, 1, LANES_MOST, &measuring.pack, &error) != 0 ||

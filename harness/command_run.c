@@ -61,6 +61,26 @@ static int begin(const struct experiment *experiment, const char *folder, const 
     return status == SWEEP_BAD_INPUT ? bad_input(&error) : status;
 }
 
+/* The runs that `run` would begin, the first --limit of them. */
+static int plan(const struct experiment *experiment, const struct sweep_flags *flags, struct error *error)
+{
+    struct sweep_options options;
+    bool *wanted = calloc((size_t)experiment->run_count, sizeof *wanted);
+    if (!wanted)
+        return error_set(error, "not enough memory to plan");
+    int result = read_options(flags, &options, error);
+    if (result == 0)
+        result = sweep_choose(experiment, &options, wanted, error);
+    for (int run = 0, chosen = 0; result == 0 && run < experiment->run_count; run++) {
+        wanted[run] = wanted[run] && (options.limit == 0 || chosen < options.limit);
+        chosen += wanted[run];
+    }
+    if (result == 0)
+        result = dry_run(experiment, wanted, stdout, error);
+    free(wanted);
+    return result;
+}
+
 int command_run(int argc, char **argv)
 {
     struct sweep_flags flags = { 0 };
@@ -83,7 +103,7 @@ int command_run(int argc, char **argv)
     else if (!experiment || run_directory(out, experiment->name, &folder, &error) != 0)
         status = bad_input(&error);
     else if (dry)
-        status = dry_run(experiment, stdout, &error) == 0 ? 0 : bad_input(&error);
+        status = plan(experiment, &flags, &error) == 0 ? 0 : bad_input(&error);
     else
         status = begin(experiment, folder.text, &flags);
     if (experiment)

@@ -34,8 +34,17 @@ static void print_run(const struct experiment *experiment, int index, const stru
     fputc('\n', out);
 }
 
-/* What select.final adds: one run for each combination of the keys that it does not choose among. */
-static int add_finals(const struct experiment *experiment, double *tokens, int *runs, struct error *error)
+static bool has_wanted(const struct experiment *experiment, const bool *wanted, const struct groups *groups, int group)
+{
+    for (int run = 0; run < experiment->run_count; run++)
+        if (wanted[run] && groups->of_run[run] == group)
+            return true;
+    return false;
+}
+
+/* What select.final adds: one wanted run for each combination of the keys that it does not choose among. */
+static int add_finals(const struct experiment *experiment, const bool *wanted, double *tokens, int *runs,
+                      struct error *error)
 {
     const struct selection *select = &experiment->select;
     struct groups groups;
@@ -53,43 +62,49 @@ static int add_finals(const struct experiment *experiment, double *tokens, int *
         return -1;
     for (int group = 0; result == 0 && group < groups.count; group++) {
         struct run_config config;
+        if (!has_wanted(experiment, wanted, &groups, group))
+            continue;
         result = experiment_resolve(experiment, groups.first[group], &config, error);
         if (result != 0)
             break;
+        ++*runs;
         for (int i = 0; i < select->final_count; i++)
             for (int set = 0; set < config.eval_count; set++)
                 if (!config.evals[set].validation && strcmp(config.evals[set].name, select->finals[i].set) == 0)
                     *tokens += (double)select->finals[i].sequences * seq_len(config.evals[set].task_parameters);
         run_config_free(&config);
     }
-    *runs = groups.count;
     groups_free(&groups);
     return result;
 }
 
-int dry_run(const struct experiment *experiment, FILE *out, struct error *error)
+int dry_run(const struct experiment *experiment, const bool *wanted, FILE *out, struct error *error)
 {
     struct cost total = { 0 };
+    int count = 0;
     fprintf(out, "%-16s %9s %14s %14s  %s\n", "run", "steps", "train tokens", "eval tokens", "swept");
     for (int i = 0; i < experiment->run_count; i++) {
         struct run_config config;
+        if (!wanted[i])
+            continue;
         if (experiment_resolve(experiment, i, &config, error) != 0)
             return -1;
         struct cost cost = cost_of(&config);
         run_config_free(&config);
         print_run(experiment, i, &cost, out);
+        count++;
         total.steps += cost.steps;
         total.train_tokens += cost.train_tokens;
         total.eval_tokens += cost.eval_tokens;
     }
     fprintf(out, "%s: %d runs, %.0f steps, %.0f tokens to train on, %.0f to evaluate%s\n", experiment->name,
-            experiment->run_count, total.steps, total.train_tokens, total.eval_tokens,
+            count, total.steps, total.train_tokens, total.eval_tokens,
             experiment->search.key[0] ? ", at most: the search stops at its first success" : "");
     double final_tokens = 0;
     int selected = 0;
     if (experiment->select.final_count == 0)
         return 0;
-    if (add_finals(experiment, &final_tokens, &selected, error) != 0)
+    if (add_finals(experiment, wanted, &final_tokens, &selected, error) != 0)
         return -1;
     fprintf(out, "then %d selected runs, %.0f tokens more to evaluate\n", selected, final_tokens);
     return 0;

@@ -6,7 +6,7 @@
 
 #include "harness/experiment.h"
 
-/* Lists every run with its swept values, steps and tokens (trained, evaluated), and the sums. */
-int dry_run(const struct experiment *experiment, FILE *out, struct error *error);
+/* Lists the runs that are wanted [run_count] with their swept values, steps and tokens (trained, evaluated), and sums. */
+int dry_run(const struct experiment *experiment, const bool *wanted, FILE *out, struct error *error);
 
 #endif

@@ -2,6 +2,7 @@
 #include "harness/plot.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -22,17 +23,35 @@ static void define(FILE *stream, const char *name, const char *value)
     fputs("'; ", stream);
 }
 
-static int run_gnuplot(const char *definitions, const char *script, struct error *error)
+/* All that comes from `from`, which is closed, into the file: gnuplot itself does not say when a disk is full. */
+static void copy_all(int from, struct file_output *to)
+{
+    char bytes[4096];
+    ssize_t count;
+    while ((count = read(from, bytes, sizeof bytes)) > 0 || (count < 0 && errno == EINTR))
+        if (count > 0)
+            fwrite(bytes, 1, (size_t)count, to->stream);
+    close(from);
+}
+
+/* Draws what the script writes to its standard output. */
+static int run_gnuplot(const char *definitions, const char *script, struct file_output *picture, struct error *error)
 {
     const char *const arguments[] = { "gnuplot", "-d", "-e", definitions, script, NULL };
+    int ends[2];
     fflush(NULL);
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return error_set(error, "cannot start gnuplot: %s", strerror(errno));
     pid_t pid = fork();
     if (pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
         setenv("LC_ALL", "C.UTF-8", 1); /* the scripts are UTF-8, whatever the user's locale */
         execvp(arguments[0], (char *const *)arguments);
         _exit(NO_GNUPLOT);
     }
     int status;
+    close(ends[1]);
+    copy_all(ends[0], picture);
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         return error_set(error, "cannot start gnuplot: %s", strerror(errno));
     if (WIFEXITED(status) && WEXITSTATUS(status) == NO_GNUPLOT)
@@ -62,8 +81,7 @@ int plot_draw(const char *folder, const char *name, const char *published, const
         define(stream, "published", published);
         define(stream, "scripts", scripts.text);
         define(stream, "format", format);
-        define(stream, "picture", drawn.temporary.text);
-        result = fclose(stream) == 0 ? run_gnuplot(definitions, path_in(scripts.text, file).text, error) : -1;
+        result = fclose(stream) == 0 ? run_gnuplot(definitions, path_in(scripts.text, file).text, &drawn, error) : -1;
     }
     free(definitions);
     if (result == 0)

@@ -99,9 +99,8 @@ static bool same_value(const char *a, const char *b)
     return numbers ? x == y : strcmp(a, b) == 0;
 }
 
-static int apply_only(struct sweep *sweep, const char *only, struct error *error)
+static int apply_only(const struct experiment *experiment, const char *only, bool *wanted, struct error *error)
 {
-    const struct experiment *experiment = sweep->experiment;
     const char *equals = strchr(only, '=');
     char name[2 * OPTION_TEXT_SIZE] = "";
     if (equals)
@@ -109,21 +108,25 @@ static int apply_only(struct sweep *sweep, const char *only, struct error *error
     int key = swept_key(experiment, name);
     if (!equals || key < 0)
         return error_set(error, "--only %s: write KEY=VALUE, where KEY is one that the experiment sweeps", only);
-    int found = 0;
+    int found = 0, left = 0;
     for (int run = 0; run < experiment->run_count; run++) {
         bool same = same_value(experiment->runs[run].values[key], equals + 1);
         found += same;
-        sweep->wanted[run] = sweep->wanted[run] && same;
+        wanted[run] = wanted[run] && same;
+        left += wanted[run];
     }
-    return found > 0 ? 0 : error_set(error, "--only %s: no run has that value", only);
+    if (found == 0)
+        return error_set(error, "--only %s: no run has that value", only);
+    return left > 0 ? 0 : error_set(error, "--only %s: no run has that value and those of the other --only", only);
 }
 
-static int choose_runs(struct sweep *sweep, struct error *error)
+int sweep_choose(const struct experiment *experiment, const struct sweep_options *options, bool *wanted,
+                 struct error *error)
 {
-    for (int run = 0; run < sweep->experiment->run_count; run++)
-        sweep->wanted[run] = true;
-    for (int i = 0; i < sweep->options->only_count; i++)
-        if (apply_only(sweep, sweep->options->only[i], error) != 0)
+    for (int run = 0; run < experiment->run_count; run++)
+        wanted[run] = true;
+    for (int i = 0; i < options->only_count; i++)
+        if (apply_only(experiment, options->only[i], wanted, error) != 0)
             return -1;
     return 0;
 }
@@ -496,7 +499,8 @@ static int open_sweep(struct sweep *sweep, const char *folder, struct error *err
         return error_set(error, "not enough memory for %zu runs", count);
     if (export_is(folder))
         return error_set(error, "%s: an exported sweep, which has no runs to go on with; use another --out", folder);
-    if (choose_runs(sweep, error) != 0 || sweep_publish(sweep->experiment, folder, error) != 0 ||
+    if (sweep_choose(sweep->experiment, sweep->options, sweep->wanted, error) != 0 ||
+        sweep_publish(sweep->experiment, folder, error) != 0 ||
         collection_open(&sweep->collection, sweep->experiment, folder, error) != 0)
         return -1;
     collection_refresh(&sweep->collection);

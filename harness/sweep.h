@@ -23,6 +23,10 @@ struct experiment *sweep_load(const char *folder, struct error *error);
 /* Makes the run directory and writes experiment.yaml, unless it is there already, word for word. */
 int sweep_publish(const struct experiment *experiment, const char *folder, struct error *error);
 
+/* Which runs `only` leaves: wanted [run_count]. -1 with a message if none. */
+int sweep_choose(const struct experiment *experiment, const struct sweep_options *options, bool *wanted,
+                 struct error *error);
+
 /* Does what is left of the experiment in `folder` (made if need be) and returns the exit status; the message of
  * SWEEP_BAD_INPUT, where nothing was begun, is in `error`. Several processes on several machines may do so at once. */
 int sweep_run(const struct experiment *experiment, const char *folder, const struct sweep_options *options,

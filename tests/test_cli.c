@@ -129,6 +129,8 @@ static void test_commands_and_options_that_do_not_exist_are_answered(void **stat
     expect_bad(RUN("run", "good.yaml", "--pack", "many"), "--pack: 'many'");
     expect_bad(RUN("run", "good.yaml", "--pack", "17"), "allowed: 1 to 16");
     expect_bad(RUN("bench", "step", "--pack", "0"), "--pack: '0'");
+    expect_bad(RUN("bench", "step", "--batch", "3"), "--batch is an option of `bench attention`");
+    expect_bad(RUN("bench", "attention", "--set", "train.steps=1"), "--set is an option of `bench step`");
     expect_bad(RUN("run", "good.yaml", "--set", "train.steps"), "KEY=VALUE");
     expect_bad(RUN("run", "good.yaml", "--device", "abacus"), "abacus");
     expect_bad(RUN("tasks", "flipflop"), "did you mean 'flip_flop'");
@@ -199,6 +201,24 @@ static void test_a_dry_run_lists_runs_and_cost_and_writes_nothing(void **state)
     assert_false(exists("runs"));
 }
 
+static void test_a_dry_run_is_of_the_chosen_runs(void **state)
+{
+    (void)state;
+    write_file("swept.yaml", good_yaml);
+    FILE *file = fopen(in_folder("swept.yaml").text, "a");
+    assert_non_null(file);
+    fputs("sweep: {model.attention: [rope, path], seed: [0, 1, 2]}\n", file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(RUN("run", "swept.yaml", "--dry-run", "--only", "model.attention=path"), 0);
+    assert_non_null(strstr(out_text, "good: 3 runs, 6 steps"));
+    assert_null(strstr(out_text, "rope"));
+    assert_int_equal(RUN("run", "swept.yaml", "--dry-run", "--only", "seed=1", "--limit", "1"), 0);
+    assert_non_null(strstr(out_text, "good: 1 runs, 2 steps"));
+    expect_bad(RUN("run", "swept.yaml", "--dry-run", "--only", "model.attention=fox"), "no run has that value");
+    expect_bad(RUN("run", "swept.yaml", "--dry-run", "--limit", "-1"), "--limit");
+    expect_bad(RUN("run", "swept.yaml", "--only", "seed=0", "--only", "seed=1"), "no run has that value and those");
+}
+
 static void test_samples_are_words_with_the_scored_positions_marked(void **state)
 {
     (void)state;
@@ -261,6 +281,7 @@ int main(void)
         cmocka_unit_test(test_folders_that_hold_no_sweep_are_named),
         cmocka_unit_test(test_help_lists_every_key_with_default_range_and_meaning),
         cmocka_unit_test(test_a_dry_run_lists_runs_and_cost_and_writes_nothing),
+        cmocka_unit_test(test_a_dry_run_is_of_the_chosen_runs),
         cmocka_unit_test(test_samples_are_words_with_the_scored_positions_marked),
         cmocka_unit_test(test_a_files_streams_are_what_a_run_sees),
         cmocka_unit_test(test_a_short_run_is_clean_under_valgrind),
