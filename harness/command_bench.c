@@ -174,8 +174,8 @@ static int check_kind(const struct bench_flags *flags, int kind, struct error *e
         int kind;
         bool given;
     } options[] = {
-        { "config", 0, flags->config },      { "set", 0, flags->sets.count > 0 }, { "pack", 0, flags->pack },
-        { "batch", 1, flags->batch },        { "heads", 1, flags->heads },        { "head-dim", 1, flags->head_dim },
+        { "config", 0, flags->config }, { "set", 0, flags->sets.count > 0 }, { "pack", 0, flags->pack },
+        { "batch", 1, flags->batch },   { "heads", 1, flags->heads },        { "head-dim", 1, flags->head_dim },
         { "most", 1, flags->most },
     };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)

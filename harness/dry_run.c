@@ -97,8 +97,8 @@ int dry_run(const struct experiment *experiment, const bool *wanted, FILE *out, 
         total.train_tokens += cost.train_tokens;
         total.eval_tokens += cost.eval_tokens;
     }
-    fprintf(out, "%s: %d runs, %.0f steps, %.0f tokens to train on, %.0f to evaluate%s\n", experiment->name,
-            count, total.steps, total.train_tokens, total.eval_tokens,
+    fprintf(out, "%s: %d runs, %.0f steps, %.0f tokens to train on, %.0f to evaluate%s\n", experiment->name, count,
+            total.steps, total.train_tokens, total.eval_tokens,
             experiment->search.key[0] ? ", at most: the search stops at its first success" : "");
     double final_tokens = 0;
     int selected = 0;

@@ -6,7 +6,8 @@
 
 #include "harness/experiment.h"
 
-/* Lists the runs that are wanted [run_count] with their swept values, steps and tokens (trained, evaluated), and sums. */
+/* Lists the runs that are wanted [run_count] with their swept values, steps and tokens (trained, evaluated), and sums.
+ */
 int dry_run(const struct experiment *experiment, const bool *wanted, FILE *out, struct error *error);
 
 #endif

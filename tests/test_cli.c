@@ -1,6 +1,7 @@
 /* The program as a user meets it: exit status, one line on standard error, and nothing written on bad input. */
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -219,6 +220,16 @@ static void test_a_dry_run_is_of_the_chosen_runs(void **state)
     expect_bad(RUN("run", "swept.yaml", "--only", "seed=0", "--only", "seed=1"), "no run has that value and those");
 }
 
+static void test_a_figure_that_does_not_fit_is_an_error(void **state)
+{
+    (void)state;
+    char reference[PATH_MAX], plots[PATH_MAX];
+    assert_non_null(realpath("experiments/reference/table1", reference));
+    assert_non_null(realpath("plots", plots));
+    setenv("STATELAB_PLOTS", plots, 1);
+    expect_bad(RUN("plot", reference, "--output", "/dev/full"), "cannot write /dev/full: No space left on device");
+}
+
 static void test_samples_are_words_with_the_scored_positions_marked(void **state)
 {
     (void)state;
@@ -282,6 +293,7 @@ int main(void)
         cmocka_unit_test(test_help_lists_every_key_with_default_range_and_meaning),
         cmocka_unit_test(test_a_dry_run_lists_runs_and_cost_and_writes_nothing),
         cmocka_unit_test(test_a_dry_run_is_of_the_chosen_runs),
+        cmocka_unit_test(test_a_figure_that_does_not_fit_is_an_error),
         cmocka_unit_test(test_samples_are_words_with_the_scored_positions_marked),
         cmocka_unit_test(test_a_files_streams_are_what_a_run_sees),
         cmocka_unit_test(test_a_short_run_is_clean_under_valgrind),
