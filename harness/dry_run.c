@@ -34,14 +34,6 @@ static void print_run(const struct experiment *experiment, int index, const stru
     fputc('\n', out);
 }
 
-static bool has_wanted(const struct experiment *experiment, const bool *wanted, const struct groups *groups, int group)
-{
-    for (int run = 0; run < experiment->run_count; run++)
-        if (wanted[run] && groups->of_run[run] == group)
-            return true;
-    return false;
-}
-
 /* What select.final adds: one wanted run for each combination of the keys that it does not choose among. */
 static int add_finals(const struct experiment *experiment, const bool *wanted, double *tokens, int *runs,
                       struct error *error)
@@ -60,11 +52,15 @@ static int add_finals(const struct experiment *experiment, const bool *wanted, d
     free(uses);
     if (result != 0)
         return -1;
-    for (int group = 0; result == 0 && group < groups.count; group++) {
+    bool *met = calloc((size_t)groups.count, sizeof *met);
+    if (!met)
+        result = error_set(error, "not enough memory to plan");
+    for (int run = 0; result == 0 && run < experiment->run_count; run++) {
         struct run_config config;
-        if (!has_wanted(experiment, wanted, &groups, group))
+        if (!wanted[run] || met[groups.of_run[run]])
             continue;
-        result = experiment_resolve(experiment, groups.first[group], &config, error);
+        met[groups.of_run[run]] = true;
+        result = experiment_resolve(experiment, run, &config, error);
         if (result != 0)
             break;
         ++*runs;
@@ -74,6 +70,7 @@ static int add_finals(const struct experiment *experiment, const bool *wanted, d
                     *tokens += (double)select->finals[i].sequences * seq_len(config.evals[set].task_parameters);
         run_config_free(&config);
     }
+    free(met);
     groups_free(&groups);
     return result;
 }

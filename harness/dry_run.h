@@ -6,8 +6,7 @@
 
 #include "harness/experiment.h"
 
-/* Lists the runs that are wanted [run_count] with their swept values, steps and tokens (trained, evaluated), and sums.
- */
+/* Lists the wanted [run_count] runs with their swept values, steps and tokens (trained, evaluated), and the sums. */
 int dry_run(const struct experiment *experiment, const bool *wanted, FILE *out, struct error *error);
 
 #endif

@@ -30,7 +30,7 @@ static void copy_all(int from, struct file_output *to)
     ssize_t count;
     while ((count = read(from, bytes, sizeof bytes)) > 0 || (count < 0 && errno == EINTR))
         if (count > 0)
-            fwrite(bytes, 1, (size_t)count, to->stream);
+            (void)fwrite(bytes, 1, (size_t)count, to->stream); /* commit looks at the stream's error flag */
     close(from);
 }
 
