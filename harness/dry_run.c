@@ -52,9 +52,11 @@ static int add_finals(const struct experiment *experiment, const bool *wanted, d
     free(uses);
     if (result != 0)
         return -1;
-    bool *met = calloc((size_t)groups.count, sizeof *met);
-    if (!met)
-        result = error_set(error, "not enough memory to plan");
+    bool *met = calloc((size_t)groups.count + 1, sizeof *met);
+    if (!met) {
+        groups_free(&groups);
+        return error_set(error, "not enough memory to plan");
+    }
     for (int run = 0; result == 0 && run < experiment->run_count; run++) {
         struct run_config config;
         if (!wanted[run] || met[groups.of_run[run]])
