@@ -110,9 +110,9 @@ $(BUILD)/libstatelab.a: $(call objects,float,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
 $(BUILD)/lib/libstatelab.so: $(call objects,float,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
 	@mkdir -p $(@D); echo "  ld $@"; $(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,libstatelab.so -o $@ $^ $(LDLIBS) $(CUDA_LIBRARIES)
 $(BUILD)/libstatelab_double.a: $(call objects,double,$(LIBRARY_SOURCES))
+# Two makes may be at it at once.
 $(BUILD)/%.a:
-	@rm -f $@
-	@ar rcs $@ $^
+	@rm -f $@.$$$$; ar rcs $@.$$$$ $^ && mv -f $@.$$$$ $@
 
 compile = @mkdir -p $(@D); echo "  cc $<"; $(CC) $(CPPFLAGS) $(PKG_CFLAGS) $(CFLAGS) $(1) -MMD -MP -c -o $@ $<
 $(BUILD)/float/%.o: %.c Makefile

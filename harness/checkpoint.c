@@ -66,7 +66,7 @@ static int restore(const char *bytes, size_t size, const char *run_id, struct tr
         return error_set(error, "it is no checkpoint");
     size_t rest = size - sizeof header;
     if (header.snapshot_size > rest || header.metrics_size != rest - header.snapshot_size)
-        return error_set(error, "it is cut short");
+        return error_set(error, "it is cut short, or has bytes after its end");
     const char *snapshot = bytes + sizeof header, *metrics = snapshot + header.snapshot_size;
     if (checksum(header, snapshot, metrics) != header.checksum)
         return error_set(error, "its checksum is wrong");

@@ -132,76 +132,64 @@ bool collection_has_column(const struct experiment *experiment, int key)
     return false;
 }
 
-static int write_results(const struct collection *collection, struct error *error)
+/* The swept keys that have a column of their own in results.csv: their names and their places. Returns how many. */
+static int own_columns(const struct experiment *experiment, char **names, int *keys)
 {
-    const struct experiment *experiment = collection->experiment;
-    struct file_output output;
-    if (file_begin(&output, path_in(collection->folder.text, "results.csv").text, error) != 0)
-        return -1;
-    char **row = calloc(2 * (size_t)experiment->swept_count + 1, sizeof *row);
-    int *keys = calloc((size_t)experiment->swept_count + 1, sizeof *keys);
     int count = 0;
-    for (int key = 0; row && keys && key < experiment->swept_count; key++) {
+    for (int key = 0; key < experiment->swept_count; key++) {
         if (!collection_has_column(experiment, key))
             continue;
-        row[count] = experiment->swept_keys[key];
+        names[count] = experiment->swept_keys[key];
         keys[count++] = key;
     }
-    struct csv_writer writer = { output.stream, false };
-    if (row && keys)
-        run_result_header(&writer, row, count);
-    for (int run = 0; row && keys && run < experiment->run_count; run++) {
-        if (!collection->finished[run])
-            continue;
-        for (int i = 0; i < count; i++)
-            row[i] = experiment->runs[run].values[keys[i]];
-        run_result_rows(&writer, experiment->runs[run].id, &collection->results[run], row, count);
+    return count;
+}
+
+/* results.csv. */
+static int results_rows(const struct collection *collection, struct csv_writer *writer, struct error *error)
+{
+    const struct experiment *experiment = collection->experiment;
+    char **row = calloc((size_t)experiment->swept_count + 1, sizeof *row);
+    int *keys = calloc((size_t)experiment->swept_count + 1, sizeof *keys);
+    int result = row && keys ? 0 : error_set(error, "not enough memory for the table of results");
+    if (row && keys) {
+        int count = own_columns(experiment, row, keys);
+        run_result_header(writer, row, count);
+        for (int run = 0; run < experiment->run_count; run++) {
+            if (!collection->finished[run])
+                continue;
+            for (int i = 0; i < count; i++)
+                row[i] = experiment->runs[run].values[keys[i]];
+            run_result_rows(writer, experiment->runs[run].id, &collection->results[run], row, count);
+        }
     }
-    bool complete = row && keys;
     free(row);
     free(keys);
-    if (complete)
-        return file_commit(&output, error);
-    file_abandon(&output);
-    return error_set(error, "not enough memory for the table of results");
+    return result;
 }
 
-static bool is_newer(struct stat a, struct stat b)
+static int write_rows(const struct table_source *source, struct csv_writer *writer, struct error *error)
 {
-    return a.st_mtim.tv_sec != b.st_mtim.tv_sec ? a.st_mtim.tv_sec > b.st_mtim.tv_sec
-                                                : a.st_mtim.tv_nsec > b.st_mtim.tv_nsec;
+    const struct collection_table *table = (const struct collection_table *)source;
+    return table->rows(table->collection, writer, error);
 }
 
-bool collection_is_stale(const struct collection *collection)
+struct collection_table collection_table(const struct collection *collection, collection_rows *rows)
 {
-    const char *folder = collection->folder.text;
-    struct stat table, other;
-    if (stat(path_in(folder, "results.csv").text, &table) != 0 ||
-        stat(path_in(folder, "experiment.yaml").text, &other) != 0 || is_newer(other, table))
-        return true;
-    if (!file_exists(path_in(folder, "summary.csv").text) ||
-        (collection->experiment->search.key[0] && !file_exists(path_in(folder, "min_layers.csv").text)))
-        return true;
-    size_t size, rows = 1, lines = 0;
-    for (int run = 0; run < collection->experiment->run_count; run++) {
-        if (!collection->finished[run])
-            continue;
-        struct path own = path_in(folder, collection->experiment->runs[run].id);
-        if ((stat(path_in(own.text, "result.csv").text, &other) == 0 && is_newer(other, table)) ||
-            (stat(path_in(own.text, "final.csv").text, &other) == 0 && is_newer(other, table)))
-            return true;
-        rows += collection->results[run].set_count > 0 ? (size_t)collection->results[run].set_count : 1;
-    }
-    char *text = file_read(path_in(folder, "results.csv").text, &size, NULL);
-    for (size_t i = 0; text && i < size; i++)
-        lines += text[i] == '\n';
-    free(text);
-    return lines != rows; /* no field holds a line break */
+    return (struct collection_table){ { write_rows }, collection, rows };
 }
 
 int collection_write(const struct collection *collection, struct error *error)
 {
-    if (write_results(collection, error) != 0 || select_write(collection, error) != 0)
-        return -1;
-    return collection->experiment->search.key[0] ? search_write(collection, error) : 0;
+    static const struct {
+        const char *name;
+        collection_rows *rows;
+    } tables[] = { { "results.csv", results_rows }, { "summary.csv", select_rows }, { "min_layers.csv", search_rows } };
+    int count = collection->experiment->search.key[0] ? 3 : 2;
+    for (int i = 0; i < count; i++) {
+        struct collection_table table = collection_table(collection, tables[i].rows);
+        if (table_save(&table.source, path_in(collection->folder.text, tables[i].name).text, error) != 0)
+            return -1;
+    }
+    return 0;
 }

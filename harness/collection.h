@@ -4,6 +4,7 @@
 
 #include "harness/files.h"
 #include "harness/results.h"
+#include "harness/table.h"
 
 /* Where a planned run stands. */
 enum run_state {
@@ -48,10 +49,17 @@ struct sweep_counts collection_counts(const struct collection *collection);
 /* Whether a swept key is a column of its own: not one of the fixed columns under another name. */
 bool collection_has_column(const struct experiment *experiment, int key);
 
-/* Whether the tables in the folder lack something that the runs' folders have. */
-bool collection_is_stale(const struct collection *collection);
+/* Writes a table made from the results: select_rows, search_rows. 0, or -1 with a message. */
+typedef int collection_rows(const struct collection *collection, struct csv_writer *writer, struct error *error);
 
-/* results.csv, summary.csv and, with a search, min_layers.csv. */
+struct collection_table {
+    struct table_source source;
+    const struct collection *collection;
+    collection_rows *rows;
+};
+struct collection_table collection_table(const struct collection *collection, collection_rows *rows);
+
+/* results.csv, summary.csv and, with a search, min_layers.csv, as far as they are not so already. */
 int collection_write(const struct collection *collection, struct error *error);
 
 #endif

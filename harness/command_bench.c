@@ -24,8 +24,6 @@ struct measuring {
     const struct bench_flags *flags;
     struct device_choice device;
     int repeats, pack;
-    struct error *error; /* of the first failure */
-    bool failed;
 };
 
 /* ---- step ---- */
@@ -63,18 +61,16 @@ static void write_milliseconds(struct csv_writer *writer, double seconds)
     csv_rounded(writer, round(seconds * 1e7) / 1e4);
 }
 
-/* Writes one row; `alone` is the seconds per step of one run, 0 if this is that one. The seconds per step, or less than
- * 0. */
-static double measure_step(struct measuring *measuring, const struct run_config *config, int pack, double alone,
-                           struct csv_writer *writer)
+/* Measures `pack` models at once; *alone is the seconds per step of one, and set if this is that one. */
+static int measure_step(const struct measuring *measuring, const struct run_config *config, int pack, double *alone,
+                        struct csv_writer *writer, struct error *error)
 {
     struct spread step;
-    if (bench_step(config, &measuring->device, pack, measuring->repeats, 1, &step, measuring->error) != 0) {
-        measuring->failed = true;
+    if (bench_step(config, &measuring->device, pack, measuring->repeats, 1, &step, error) != 0)
         return -1;
-    }
     const struct task_parameters *base = config->task_parameters;
     double tokens = (double)config->train.batch * base->seq_len;
+    *alone = pack == 1 ? step.median : *alone;
     csv_text(writer, config->attention->name);
     csv_integer(writer, config->train.batch);
     csv_integer(writer, base->seq_len);
@@ -85,47 +81,50 @@ static double measure_step(struct measuring *measuring, const struct run_config 
     csv_integer(writer, (int64_t)(tokens / step.median));
     csv_integer(writer, pack);
     csv_rounded(writer, round(10 / step.median) / 10);
-    csv_rounded(writer, alone > 0 ? round(1e3 * alone / step.median) / 1e3 : 1);
+    csv_rounded(writer, round(1e3 * *alone / step.median) / 1e3);
     csv_end_row(writer);
-    return step.median;
+    return 0;
 }
 
-static void write_steps(const struct table_source *source, struct csv_writer *writer)
+/* The run to measure. */
+static int load_step(const struct bench_flags *flags, struct run_config *config, struct error *error)
+{
+    struct override *overrides = overrides_of(&flags->sets, error);
+    struct path file = find_experiment(flags->config ? flags->config : "table1");
+    struct experiment *experiment = overrides ? experiment_load(file.text, overrides, flags->sets.count, error) : NULL;
+    int result = experiment ? resolve(experiment, flags->attention, config, error) : -1;
+    if (experiment)
+        experiment_free(experiment);
+    free(overrides);
+    return result;
+}
+
+static int write_steps(const struct table_source *source, struct csv_writer *writer, struct error *error)
 {
     static const char *const columns[] = { "attention", "batch",  "seq_len",           "threads", "ms_per_step",
                                            "ms_min",    "ms_max", "tokens_per_second", "pack",    "steps_per_second",
                                            "over_one",  NULL };
-    struct measuring *measuring = (struct measuring *)source;
-    const struct bench_flags *flags = measuring->flags;
-    for (int i = 0; columns[i]; i++)
-        csv_text(writer, columns[i]);
-    csv_end_row(writer);
-    struct override *overrides = overrides_of(&flags->sets, measuring->error);
-    struct path file = find_experiment(flags->config ? flags->config : "table1");
-    struct experiment *experiment =
-        overrides ? experiment_load(file.text, overrides, flags->sets.count, measuring->error) : NULL;
+    const struct measuring *measuring = (const struct measuring *)source;
     struct run_config config;
-    if (experiment && resolve(experiment, flags->attention, &config, measuring->error) == 0) {
-        double alone = measure_step(measuring, &config, 1, 0, writer);
-        if (alone > 0 && measuring->pack > 1)
-            measure_step(measuring, &config, measuring->pack, alone, writer);
-        run_config_free(&config);
-    } else {
-        measuring->failed = true;
-    }
-    if (experiment)
-        experiment_free(experiment);
-    free(overrides);
+    double alone = 0;
+    if (load_step(measuring->flags, &config, error) != 0)
+        return -1;
+    csv_texts(writer, columns);
+    csv_end_row(writer);
+    int result = measure_step(measuring, &config, 1, &alone, writer, error);
+    if (result == 0 && measuring->pack > 1)
+        result = measure_step(measuring, &config, measuring->pack, &alone, writer, error);
+    run_config_free(&config);
+    return result;
 }
 
 /* ---- attention ---- */
 
-static void measure_attention(struct measuring *measuring, struct bench_attention *bench, struct csv_writer *writer)
+static int measure_attention(const struct measuring *measuring, struct bench_attention *bench,
+                             struct csv_writer *writer, struct error *error)
 {
-    if (bench_attention(bench, &measuring->device, measuring->repeats, measuring->error) != 0) {
-        measuring->failed = true;
-        return;
-    }
+    if (bench_attention(bench, &measuring->device, measuring->repeats, error) != 0)
+        return -1;
     csv_text(writer, bench->attention->name);
     csv_integer(writer, bench->T);
     csv_integer(writer, bench->B);
@@ -139,49 +138,35 @@ static void measure_attention(struct measuring *measuring, struct bench_attentio
     write_milliseconds(writer, bench->backward.max);
     csv_integer(writer, (int64_t)(bench->peak_bytes / (1 << 20)));
     csv_end_row(writer);
+    return 0;
 }
 
-static void write_attentions(const struct table_source *source, struct csv_writer *writer)
+static int write_attentions(const struct table_source *source, struct csv_writer *writer, struct error *error)
 {
     static const char *const columns[] = { "attention",    "T",           "batch",       "heads",       "head_dim",
                                            "forward_ms",   "forward_min", "forward_max", "backward_ms", "backward_min",
                                            "backward_max", "peak_mib",    NULL };
-    struct measuring *measuring = (struct measuring *)source;
+    const struct measuring *measuring = (const struct measuring *)source;
     const struct bench_flags *flags = measuring->flags;
     struct bench_attention bench = { .B = 1, .H = 1, .D = 64 };
     int most = 16384;
-    for (int i = 0; columns[i]; i++)
-        csv_text(writer, columns[i]);
+    if (flags->attention && !attention_find(flags->attention))
+        return error_set(error, "unknown attention '%s'; `statelab attentions` lists them", flags->attention);
+    if (parse_integer("--batch", flags->batch, 1, 4096, &bench.B, error) != 0 ||
+        parse_integer("--heads", flags->heads, 1, 256, &bench.H, error) != 0 ||
+        parse_integer("--head-dim", flags->head_dim, 1, 1024, &bench.D, error) != 0 ||
+        parse_integer("--most", flags->most, 1, 1 << 20, &most, error) != 0)
+        return -1;
+    csv_texts(writer, columns);
     csv_end_row(writer);
-    measuring->failed = parse_integer("--batch", flags->batch, 1, 4096, &bench.B, measuring->error) != 0 ||
-                        parse_integer("--heads", flags->heads, 1, 256, &bench.H, measuring->error) != 0 ||
-                        parse_integer("--head-dim", flags->head_dim, 1, 1024, &bench.D, measuring->error) != 0 ||
-                        parse_integer("--most", flags->most, 1, 1 << 20, &most, measuring->error) != 0;
-    for (int i = 0; attention_list[i] && !measuring->failed; i++) {
+    for (int i = 0; attention_list[i]; i++) {
         bench.attention = attention_list[i];
         if (flags->attention && strcmp(flags->attention, bench.attention->name) != 0)
             continue;
-        for (bench.T = most < 512 ? most : 512; bench.T <= most && !measuring->failed; bench.T *= 2)
-            measure_attention(measuring, &bench, writer);
+        for (bench.T = most < 512 ? most : 512; bench.T <= most; bench.T *= 2)
+            if (measure_attention(measuring, &bench, writer, error) != 0)
+                return -1;
     }
-}
-
-/* Refuses options of the other kind: they would not change what is measured. */
-static int check_kind(const struct bench_flags *flags, int kind, struct error *error)
-{
-    const struct {
-        const char *name;
-        int kind;
-        bool given;
-    } options[] = {
-        { "config", 0, flags->config }, { "set", 0, flags->sets.count > 0 }, { "pack", 0, flags->pack },
-        { "batch", 1, flags->batch },   { "heads", 1, flags->heads },        { "head-dim", 1, flags->head_dim },
-        { "most", 1, flags->most },
-    };
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (options[i].given && options[i].kind != kind)
-            return error_set(error, "--%s is an option of `bench %s`, not of `bench %s`; see `statelab bench --help`",
-                             options[i].name, bench_kinds[options[i].kind], bench_kinds[kind]);
     return 0;
 }
 
@@ -189,21 +174,21 @@ int command_bench(int argc, char **argv)
 {
     struct bench_flags flags = { .device = "auto" };
     const struct flag table[] = {
-        { "config", FLAG_TEXT, &flags.config, "NAME|FILE", "step: the experiment (table1)" },
-        { "set", FLAG_REPEATED, &flags.sets, "KEY=VALUE", "step: change a key of it" },
-        { "pack", FLAG_TEXT, &flags.pack, "N", "step: also of N models at once, counted together" },
+        { "config", FLAG_TEXT, &flags.config, "NAME|FILE", "the experiment (table1)", "step" },
+        { "set", FLAG_REPEATED, &flags.sets, "KEY=VALUE", "change a key of it", "step" },
+        { "pack", FLAG_TEXT, &flags.pack, "N", "also of N models at once, counted together", "step" },
         { "attention", FLAG_TEXT, &flags.attention, "NAME", "only this one" },
-        { "batch", FLAG_TEXT, &flags.batch, "N", "attention: sequences (1)" },
-        { "heads", FLAG_TEXT, &flags.heads, "N", "attention: heads (1)" },
-        { "head-dim", FLAG_TEXT, &flags.head_dim, "N", "attention: width of a head (64)" },
-        { "most", FLAG_TEXT, &flags.most, "T", "attention: lengths from 512 to this, doubling (16384)" },
+        { "batch", FLAG_TEXT, &flags.batch, "N", "sequences (1)", "attention" },
+        { "heads", FLAG_TEXT, &flags.heads, "N", "heads (1)", "attention" },
+        { "head-dim", FLAG_TEXT, &flags.head_dim, "N", "width of a head (64)", "attention" },
+        { "most", FLAG_TEXT, &flags.most, "T", "lengths from 512 to this, doubling (16384)", "attention" },
         { "device", FLAG_TEXT, &flags.device, "NAME", "auto, cpu, cuda or cuda:N" },
         { "repeats", FLAG_TEXT, &flags.repeats, "N", "measurements, whose median is given (5)" },
         { "format", FLAG_TEXT, &flags.format, "NAME", "text, markdown or csv" },
         { 0 }
     };
     struct error error = { "" };
-    struct measuring measuring = { .flags = &flags, .repeats = 5, .pack = 1, .error = &error };
+    struct measuring measuring = { .flags = &flags, .repeats = 5, .pack = 1 };
     const char *word;
     int kind = 0, format = TABLE_TEXT;
     int read = command_line_read(table, argc, argv, "what to measure: step or attention", &word, &error);
@@ -211,7 +196,7 @@ int command_bench(int argc, char **argv)
         return 0;
     int result = read;
     if (result == 0 &&
-        (parse_choice("bench", word, bench_kinds, &kind, &error) != 0 || check_kind(&flags, kind, &error) != 0 ||
+        (parse_choice("bench", word, bench_kinds, &kind, &error) != 0 ||
          parse_choice("--format", flags.format, table_format_names, &format, &error) != 0 ||
          parse_integer("--repeats", flags.repeats, 1, BENCH_REPEATS_AT_MOST, &measuring.repeats, &error) != 0 ||
          parse_integer("--pack", flags.pack, 1, LANES_MOST, &measuring.pack, &error) != 0 ||
@@ -221,5 +206,5 @@ int command_bench(int argc, char **argv)
     if (result == 0)
         result = table_print(&measuring.source, (enum table_format)format, stdout, &error);
     free(flags.sets.values);
-    return result == 0 && !measuring.failed ? 0 : bad_input(&error);
+    return result == 0 ? 0 : bad_input(&error);
 }

@@ -44,14 +44,14 @@ static bool is_evaluated(const struct evaluated *evaluated, int set)
     return !eval->validation && (!evaluated->only || strcmp(evaluated->only, eval->name) == 0);
 }
 
-static void write_table(const struct table_source *source, struct csv_writer *writer)
+static int write_table(const struct table_source *source, struct csv_writer *writer, struct error *error)
 {
     static const char *const columns[] = { "set",        "sequences", "scored",     "errors",
                                            "error",      "error_low", "error_high", "sequence_error",
                                            "last_error", "loss",      "majority",   NULL };
     const struct evaluated *evaluated = (const struct evaluated *)source;
-    for (int i = 0; columns[i]; i++)
-        csv_text(writer, columns[i]);
+    (void)error;
+    csv_texts(writer, columns);
     csv_end_row(writer);
     for (int set = 0; set < evaluated->config->eval_count; set++) {
         const struct evaluation *e = &evaluated->evaluations[set];
@@ -71,6 +71,7 @@ static void write_table(const struct table_source *source, struct csv_writer *wr
         csv_rounded(writer, e->majority);
         csv_end_row(writer);
     }
+    return 0;
 }
 
 static int evaluate_all(struct evaluated *evaluated, struct model *model, struct predictions *predictions,

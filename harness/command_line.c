@@ -12,7 +12,8 @@ static void show_help(const struct flag *flags, const char *command, const char 
     for (int i = 0; flags[i].name; i++) {
         char name[64];
         snprintf(name, sizeof name, "--%s %s", flags[i].name, flags[i].kind == FLAG_SWITCH ? "" : flags[i].value);
-        printf("  %-28s %s%s\n", name, flags[i].meaning, flags[i].kind == FLAG_REPEATED ? " (may be repeated)" : "");
+        printf("  %-28s %s%s%s%s\n", name, flags[i].with ? flags[i].with : "", flags[i].with ? ": " : "",
+               flags[i].meaning, flags[i].kind == FLAG_REPEATED ? " (may be repeated)" : "");
     }
 }
 
@@ -27,6 +28,23 @@ static int unknown_flag(const struct flag *flags, const char *command, const cha
     if (near)
         return error_set(error, "%s: unknown option '%s'; did you mean --%s?", command, bad, near);
     return error_set(error, "%s: unknown option '%s'; `statelab %s --help` lists them", command, bad, command);
+}
+
+static bool is_given(const struct flag *flag)
+{
+    if (flag->kind == FLAG_REPEATED)
+        return ((const struct repeated *)flag->to)->count > 0;
+    return flag->kind == FLAG_SWITCH ? *(const bool *)flag->to : *(const char *const *)flag->to != NULL;
+}
+
+/* Refuses options that go with another word: they would change nothing. */
+static int check_word(const struct flag *flags, const char *command, const char *word, struct error *error)
+{
+    for (int i = 0; flags[i].name; i++)
+        if (flags[i].with && word && strcmp(flags[i].with, word) != 0 && is_given(&flags[i]))
+            return error_set(error, "--%s is an option of `%s %s`, not of `%s %s`; see `statelab %s --help`",
+                             flags[i].name, command, flags[i].with, command, word, command);
+    return 0;
 }
 
 int command_line_read(const struct flag *flags, int argc, char **argv, const char *what, const char **word,
@@ -51,7 +69,7 @@ int command_line_read(const struct flag *flags, int argc, char **argv, const cha
     if (first >= argc && what)
         return error_set(error, "%s: name %s; `statelab %s --help` says more", argv[0], what, argv[0]);
     *word = first < argc ? argv[first] : NULL;
-    return 0;
+    return check_word(flags, argv[0], *word, error);
 }
 
 struct override *overrides_of(const struct repeated *texts, struct error *error)

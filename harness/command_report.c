@@ -73,8 +73,7 @@ static int check_done(const struct collection *collection, struct error *error)
     struct sweep_counts counts = collection_counts(collection);
     if (counts.done == 0)
         return error_set(error, "%s: nothing to show yet, no run is done", collection->folder.text);
-    if (counts.waiting + counts.blocked > 0)
-        fprintf(stderr, "statelab: %d of %d runs are still missing\n", counts.waiting + counts.blocked, counts.planned);
+    report_missing(collection, stderr);
     return 0;
 }
 
@@ -89,7 +88,7 @@ static int draw(const struct opened *opened, const char *name, const char *forma
         return error_set(error, "%s: the experiment names no plot; use --plot NAME", collection->folder.text);
     snprintf(file, sizeof file, "%.100s.%s", opened->experiment->name, format);
     picture = path_in(collection->folder.text, file);
-    if (collection_is_stale(collection) && collection_write(collection, error) != 0)
+    if (collection_write(collection, error) != 0)
         fprintf(stderr, "statelab: warning: drawing from older tables: %s\n", error->message);
     if (check_done(collection, error) != 0)
         return -1;

@@ -131,13 +131,14 @@ static int choose_stream(const struct run_config *config, const char *stream, st
         return 0;
     for (int i = 0; i < config->eval_count; i++) {
         const struct eval_set *set = &config->evals[i];
-        if (strcmp(set->name, stream) != 0 || set->validation)
+        if (strcmp(set->validation ? "validation" : set->name, stream) != 0)
             continue;
         source->parameters = set->task_parameters;
         source->stream = set->stream;
         return 0;
     }
-    return error_set(error, "--stream %.60s: neither train nor an evaluation set of the experiment", stream);
+    return error_set(
+        error, "--stream %.60s: neither train, nor validation where select asks for it, nor an evaluation set", stream);
 }
 
 /* The first run of an experiment file stands for all: what the sweep varies can be set with --set. */
@@ -188,7 +189,8 @@ int command_sample(int argc, char **argv)
         { "count", FLAG_TEXT, &request.count, "N", "sequences to show (4)" },
         { "first", FLAG_TEXT, &request.first, "N", "number of the first one (0)" },
         { "format", FLAG_TEXT, &request.format, "FORMAT", "text, csv or json (text marks targets as [word])" },
-        { "stream", FLAG_TEXT, &request.stream, "NAME", "train, or an evaluation set of the experiment (train)" },
+        { "stream", FLAG_TEXT, &request.stream, "NAME",
+          "train, validation, or an evaluation set of the experiment (train)" },
         { "set", FLAG_REPEATED, &request.sets, "KEY=VALUE", "change a key of the task or the file" },
         { 0 }
     };

@@ -33,6 +33,12 @@ void csv_text(struct csv_writer *writer, const char *text)
     fputc('"', writer->stream);
 }
 
+void csv_texts(struct csv_writer *writer, const char *const *texts)
+{
+    for (int i = 0; texts[i]; i++)
+        csv_text(writer, texts[i]);
+}
+
 void csv_integer(struct csv_writer *writer, int64_t value)
 {
     separate(writer);

@@ -14,6 +14,8 @@ struct csv_writer {
 };
 
 void csv_text(struct csv_writer *writer, const char *text);
+/* One cell for each; the list ends with NULL. */
+void csv_texts(struct csv_writer *writer, const char *const *texts);
 void csv_integer(struct csv_writer *writer, int64_t value);
 /* The shortest text that reads back as the same double; empty for NaN. */
 void csv_real(struct csv_writer *writer, double value);

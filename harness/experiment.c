@@ -134,6 +134,33 @@ static int fill_values(const struct experiment *experiment, int index, struct pl
     return run->values ? 0 : out_of_memory(error);
 }
 
+/* What neither the run's point of the sweep nor the file sets is there by default: in the resolved run. */
+static int fill_defaults(const struct experiment *experiment, struct planned_run *run, const struct run_config *config,
+                         struct error *error)
+{
+    int k = 0;
+    while (k < experiment->swept_count && run->values[k][0] != '\0')
+        k++;
+    if (k == experiment->swept_count)
+        return 0;
+    char *text = run_config_text(config);
+    struct node *resolved = yaml_read_text(text, "config.yaml", error);
+    free(text);
+    for (; resolved && k < experiment->swept_count; k++) {
+        if (run->values[k][0] != '\0')
+            continue;
+        free(run->values[k]);
+        run->values[k] = value_text(node_at(resolved, experiment->swept_keys[k]));
+        if (!run->values[k]) {
+            node_free(resolved);
+            return out_of_memory(error);
+        }
+    }
+    int result = resolved ? 0 : -1;
+    node_free(resolved);
+    return result;
+}
+
 static int plan_run(struct experiment *experiment, int index, struct error *error)
 {
     const struct plan *plan = &experiment->source->plan;
@@ -145,8 +172,9 @@ static int plan_run(struct experiment *experiment, int index, struct error *erro
     if (fill_values(experiment, index, run, error) != 0 || experiment_resolve(experiment, index, &config, error) != 0)
         return -1;
     run_config_id(&config, run->id);
+    int result = fill_defaults(experiment, run, &config, error);
     run_config_free(&config);
-    return 0;
+    return result;
 }
 
 struct numbered_id {

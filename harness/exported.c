@@ -126,6 +126,7 @@ static int take_rows(struct collection *collection, struct experiment *experimen
             return error_set(error, "line %zu: not the result of a run", first + 1);
         snprintf(experiment->runs[run].id, RUN_ID_SIZE, "%s", id);
         collection->finished[run] = true;
+        collection->final[run] = true; /* there is no more to come; report.md tells what was missing */
     }
     return column < 0 ? error_set(error, "no table of results") : 0;
 }

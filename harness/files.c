@@ -133,6 +133,20 @@ int file_write(const char *path, const void *bytes, size_t size, struct error *e
     return file_commit(&output, error);
 }
 
+bool file_holds(const char *path, const void *bytes, size_t size)
+{
+    size_t old_size = 0;
+    char *old = is_replaceable(path) && file_exists(path) ? file_read(path, &old_size, NULL) : NULL;
+    bool same = old && old_size == size && memcmp(old, bytes, size) == 0;
+    free(old);
+    return same;
+}
+
+int file_update(const char *path, const void *bytes, size_t size, struct error *error)
+{
+    return file_holds(path, bytes, size) ? 0 : file_write(path, bytes, size, error);
+}
+
 /* ---- folders ---- */
 
 int folder_make(const char *path, struct error *error)

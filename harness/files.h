@@ -39,6 +39,10 @@ void file_abandon(struct file_output *output);
 
 /* All three in one. */
 int file_write(const char *path, const void *bytes, size_t size, struct error *error);
+/* Whether the file holds those bytes. */
+bool file_holds(const char *path, const void *bytes, size_t size);
+/* Writes it unless it holds those bytes already. */
+int file_update(const char *path, const void *bytes, size_t size, struct error *error);
 
 /* Makes a folder and its parents. */
 int folder_make(const char *path, struct error *error);

@@ -21,6 +21,7 @@ struct flag {
     enum flag_kind kind;
     void *to;
     const char *value, *meaning; /* for help: "N", "begin at most N runs" */
+    const char *with;            /* the only word that it goes with; NULL = any. Then unset means NULL in `to` */
 };
 
 enum { FLAGS_AT_MOST = 24 };

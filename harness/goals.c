@@ -36,6 +36,8 @@ static int add_best_over(const struct node *key, const struct node *searched, ch
     if (key->kind != NODE_SCALAR || !is_swept(key->text, swept, swept_count))
         return node_error(key, error, "best_over: '%.60s' is not swept; name keys of sweep",
                           key->kind == NODE_SCALAR ? key->text : "...");
+    if (is_swept(key->text, selection->best_over, selection->best_over_count))
+        return node_error(key, error, "best_over: '%.60s' is named twice; remove one", key->text);
     char *copy = strdup(key->text);
     if (!copy)
         return error_set(error, "out of memory");

@@ -205,6 +205,7 @@ static enum job_end write_result(struct job *job, const struct run_result *resul
 {
     if (!claim_is_held(job->claim))
         return JOB_LOST;
+    unlink(path_in(job->folder.text, "final.csv").text); /* of other weights */
     if (result->status == RUN_DONE &&
         weights_write(trainer_model(job->trainer), path_in(job->folder.text, "model.safetensors").text, error) != 0)
         return JOB_FAILED;

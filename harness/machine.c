@@ -77,6 +77,16 @@ static int probe_cuda(struct error *error)
     return 0;
 }
 
+/* The N of cuda:N, or -1. */
+static long name_ordinal(const char *name)
+{
+    static const char prefix[] = "cuda:";
+    const char *digits = name + strlen(prefix);
+    if (strncmp(name, prefix, strlen(prefix)) != 0 || *digits == '\0' || digits[strspn(digits, "0123456789")] != '\0')
+        return -1;
+    return strtol(digits, NULL, 10);
+}
+
 int device_choose(struct device_choice *choice, const char *name, struct error *error)
 {
     struct error reason;
@@ -84,7 +94,8 @@ int device_choose(struct device_choice *choice, const char *name, struct error *
     if (strcmp(name, "cpu") == 0)
         return 0;
     bool automatic = strcmp(name, "auto") == 0;
-    if (!automatic && strcmp(name, "cuda") != 0 && strncmp(name, "cuda:", 5) != 0)
+    long ordinal = name_ordinal(name);
+    if (!automatic && strcmp(name, "cuda") != 0 && ordinal < 0)
         return error_set(error, "unknown device '%s'; known are auto, cpu, cuda and cuda:N", name);
     int devices = probe_cuda(&reason);
     if (devices == 0 && automatic)
@@ -93,11 +104,9 @@ int device_choose(struct device_choice *choice, const char *name, struct error *
         return error_set(error, "%s", reason.message);
     choice->cuda = true;
     choice->count = devices;
-    if (strncmp(name, "cuda:", 5) != 0)
+    if (ordinal < 0)
         return 0;
-    char *end;
-    long ordinal = strtol(name + 5, &end, 10);
-    if (end == name + 5 || *end || ordinal < 0 || ordinal >= devices)
+    if (ordinal >= devices)
         return error_set(error, "no device '%s'; there are %d, numbered from 0", name, devices);
     choice->first = (int)ordinal;
     choice->count = 1;

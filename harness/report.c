@@ -62,7 +62,6 @@ struct summary_source {
     const struct collection *collection;
     const struct summary *summary;
     const struct csv_table *published;
-    bool plain; /* summary.csv as it is */
 };
 
 /* The test sets in the order in which the rows name them: `names` has room for all rows. */
@@ -113,12 +112,13 @@ static void write_combination(const struct summary_source *s, int first, int end
     csv_end_row(writer);
 }
 
-static void write_table(const struct summary_source *s, struct csv_writer *writer)
+static int write_table(const struct table_source *source, struct csv_writer *writer, struct error *error)
 {
+    const struct summary_source *s = (const struct summary_source *)source;
     const struct experiment *experiment = s->collection->experiment;
     const char **sets = calloc((size_t)s->summary->count + 1, sizeof *sets);
     if (!sets)
-        return;
+        return error_set(error, "not enough memory for the table");
     int set_count = list_sets(s->summary, sets);
     if (!shows_attention(s))
         csv_text(writer, "attention");
@@ -140,42 +140,29 @@ static void write_table(const struct summary_source *s, struct csv_writer *write
         write_combination(s, first, end, sets, set_count, writer);
     }
     free(sets);
-}
-
-static void write_summary(const struct table_source *source, struct csv_writer *writer)
-{
-    const struct summary_source *s = (const struct summary_source *)source;
-    if (s->plain)
-        select_rows(s->collection, s->summary, writer);
-    else
-        write_table(s, writer);
-}
-
-struct search_source {
-    struct table_source source;
-    const struct collection *collection;
-};
-
-static void write_search(const struct table_source *source, struct csv_writer *writer)
-{
-    search_rows(((const struct search_source *)source)->collection, writer);
+    return 0;
 }
 
 /* ---- report ---- */
 
-static void print_progress(const struct collection *collection, FILE *out)
+static void print_unfinished(const struct collection *collection, FILE *out)
+{
+    struct error error;
+    bool *unfinished = calloc((size_t)collection->experiment->run_count, sizeof *unfinished);
+    int count = unfinished ? select_unfinished(collection, unfinished, &error) : 0;
+    if (count > 0)
+        fprintf(out, "%d selected runs still to evaluate at length\n", count);
+    free(unfinished);
+}
+
+void report_missing(const struct collection *collection, FILE *out)
 {
     struct sweep_counts counts = collection_counts(collection);
     int missing = counts.waiting + counts.blocked + counts.failed + counts.diverged;
     if (missing > 0)
         fprintf(out, "%d of %d runs are missing: %d waiting, %d failed, %d diverged\n", missing,
                 counts.planned - counts.unneeded, counts.waiting + counts.blocked, counts.failed, counts.diverged);
-}
-
-static int print_search(const struct collection *collection, enum table_format format, FILE *out, struct error *error)
-{
-    struct search_source source = { { write_search }, collection };
-    return table_print(&source.source, format, out, error);
+    print_unfinished(collection, out);
 }
 
 static void print_legend(const struct collection *collection, const struct csv_table *published, FILE *out)
@@ -190,7 +177,7 @@ static void print_legend(const struct collection *collection, const struct csv_t
         fprintf(out, "paper: %s.\n", csv_cell(published, 1, (size_t)csv_column(published, "source")));
     else if (collection->experiment->published[0])
         fprintf(out, "experiments/published/%s.csv is not at hand.\n", collection->experiment->published);
-    print_progress(collection, out);
+    report_missing(collection, out);
 }
 
 static int print_summary(const struct collection *collection, const struct csv_table *published,
@@ -199,26 +186,33 @@ static int print_summary(const struct collection *collection, const struct csv_t
     struct summary summary;
     if (select_make(collection, &summary, error) != 0)
         return -1;
-    struct summary_source source = { { write_summary }, collection, &summary, published, format == TABLE_CSV };
+    struct summary_source source = { { write_table }, collection, &summary, published };
     int result = table_print(&source.source, format, out, error);
     select_free(&summary);
+    return result;
+}
+
+/* min_layers.csv or summary.csv. */
+static int print_collected(const struct collection *collection, enum table_format format, FILE *out,
+                           struct error *error)
+{
+    bool search = collection->experiment->search.key[0] != '\0';
+    struct collection_table table = collection_table(collection, search ? search_rows : select_rows);
+    int result = table_print(&table.source, format, out, error);
+    if (result == 0 && format != TABLE_CSV)
+        report_missing(collection, out);
     return result;
 }
 
 int report_print(const struct collection *collection, enum table_format format, FILE *out, struct error *error)
 {
     struct csv_table published;
-    if (collection->experiment->search.key[0] != '\0') {
-        if (print_search(collection, format, out, error) != 0)
-            return -1;
-        if (format != TABLE_CSV)
-            print_progress(collection, out);
-        return 0;
-    }
+    if (format == TABLE_CSV || collection->experiment->search.key[0] != '\0')
+        return print_collected(collection, format, out, error);
     if (published_read(&published, collection->experiment->published, error) != 0)
         return -1;
     int result = print_summary(collection, &published, format, out, error);
-    if (result == 0 && format != TABLE_CSV)
+    if (result == 0)
         print_legend(collection, &published, out);
     csv_free(&published);
     return result;
@@ -278,6 +272,7 @@ int report_status(const struct collection *collection, FILE *out)
     if (counts.unneeded > 0)
         fprintf(out, ", %d not needed by the search", counts.unneeded);
     fputc('\n', out);
+    print_unfinished(collection, out);
     double left = seconds_left(collection, &counts);
     if (counts.waiting > 0 && !isnan(left)) {
         char eta[32];

@@ -10,6 +10,9 @@
  * (min_layers.csv with a search). */
 int report_print(const struct collection *collection, enum table_format format, FILE *out, struct error *error);
 
+/* What the sweep still lacks, in a line or two; nothing if it is whole. */
+void report_missing(const struct collection *collection, FILE *out);
+
 /* Counts, what is running, what failed and why, and how long the rest may take. */
 int report_status(const struct collection *collection, FILE *out);
 

@@ -73,8 +73,7 @@ const struct evaluation *run_result_set(const struct run_result *result, const c
 
 void run_result_header(struct csv_writer *writer, char *const *keys, int key_count)
 {
-    for (int i = 0; fixed_columns[i]; i++)
-        csv_text(writer, fixed_columns[i]);
+    csv_texts(writer, fixed_columns);
     for (int i = 0; i < key_count; i++)
         csv_text(writer, keys[i]);
     csv_text(writer, "train_seconds");

@@ -176,13 +176,14 @@ static void write_climb(const struct collection *collection, const struct climbs
     csv_end_row(writer);
 }
 
-void search_rows(const struct collection *collection, struct csv_writer *writer)
+int search_rows(const struct collection *collection, struct csv_writer *writer, struct error *error)
 {
     struct climbs climbs;
     if (climbs_make(&climbs, collection->experiment) != 0)
-        return;
+        return error_set(error, "not enough memory for the search");
     int *outcomes = calloc((size_t)climbs.count + 1, sizeof *outcomes);
     bool *best = calloc((size_t)climbs.count + 1, sizeof *best);
+    int result = outcomes && best ? 0 : error_set(error, "not enough memory for the search");
     if (outcomes && best) {
         for (int climb = 0; climb < climbs.count; climb++)
             outcomes[climb] = outcome(collection, &climbs, climb);
@@ -194,14 +195,5 @@ void search_rows(const struct collection *collection, struct csv_writer *writer)
     free(outcomes);
     free(best);
     free(climbs.run);
-}
-
-int search_write(const struct collection *collection, struct error *error)
-{
-    struct file_output output;
-    if (file_begin(&output, path_in(collection->folder.text, "min_layers.csv").text, error) != 0)
-        return -1;
-    struct csv_writer writer = { output.stream, false };
-    search_rows(collection, &writer);
-    return file_commit(&output, error);
+    return result;
 }

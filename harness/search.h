@@ -14,7 +14,6 @@ bool search_reached(const struct search *search, const struct run_result *result
 /* min_layers.csv: one row per climb. The searched key's column holds the first value that reached the goal, `> max` if
  * none did, or nothing while the climb goes on; `at VALUE` what each value tried has reached; `best` is 1 for the climb
  * with the fewest among those that differ only in the keys of select.best_over. */
-void search_rows(const struct collection *collection, struct csv_writer *writer);
-int search_write(const struct collection *collection, struct error *error);
+int search_rows(const struct collection *collection, struct csv_writer *writer, struct error *error);
 
 #endif

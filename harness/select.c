@@ -274,6 +274,21 @@ int select_runs(const struct collection *collection, bool *selected, struct erro
     return 0;
 }
 
+int select_unfinished(const struct collection *collection, bool *unfinished, struct error *error)
+{
+    int count = 0, run_count = collection->experiment->run_count;
+    memset(unfinished, 0, (size_t)run_count * sizeof *unfinished);
+    if (collection->experiment->select.final_count == 0)
+        return 0;
+    if (select_runs(collection, unfinished, error) != 0)
+        return -1;
+    for (int run = 0; run < run_count; run++) {
+        unfinished[run] = unfinished[run] && !collection->final[run];
+        count += unfinished[run];
+    }
+    return count;
+}
+
 void select_free(struct summary *summary)
 {
     free(summary->rows);
@@ -311,8 +326,7 @@ static void write_header(const struct experiment *experiment, const struct summa
     for (int key = 0; key < experiment->swept_count; key++)
         if (summary->shown[key])
             csv_text(writer, experiment->swept_keys[key]);
-    for (int i = 0; columns[i]; i++)
-        csv_text(writer, columns[i]);
+    csv_texts(writer, columns);
     csv_end_row(writer);
 }
 
@@ -349,25 +363,14 @@ static void write_row(const struct collection *collection, const struct summary 
     csv_end_row(writer);
 }
 
-void select_rows(const struct collection *collection, const struct summary *summary, struct csv_writer *writer)
-{
-    write_header(collection->experiment, summary, writer);
-    for (int i = 0; i < summary->count; i++)
-        write_row(collection, summary, &summary->rows[i], writer);
-}
-
-int select_write(const struct collection *collection, struct error *error)
+int select_rows(const struct collection *collection, struct csv_writer *writer, struct error *error)
 {
     struct summary summary;
-    struct file_output output;
     if (select_make(collection, &summary, error) != 0)
         return -1;
-    int result = file_begin(&output, path_in(collection->folder.text, "summary.csv").text, error);
-    if (result == 0) {
-        struct csv_writer writer = { output.stream, false };
-        select_rows(collection, &summary, &writer);
-        result = file_commit(&output, error);
-    }
+    write_header(collection->experiment, &summary, writer);
+    for (int i = 0; i < summary.count; i++)
+        write_row(collection, &summary, &summary.rows[i], writer);
     select_free(&summary);
-    return result;
+    return 0;
 }

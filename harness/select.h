@@ -32,9 +32,10 @@ void select_free(struct summary *summary);
 /* Marks the runs that are selected for good: all of their combination's runs are there. Of those that have diverged
  * none is marked. */
 int select_runs(const struct collection *collection, bool *selected, struct error *error);
+/* Of these, marks those that select.final has not been done for: unfinished [run_count]. Their number, or -1. */
+int select_unfinished(const struct collection *collection, bool *unfinished, struct error *error);
 
 /* summary.csv. */
-void select_rows(const struct collection *collection, const struct summary *summary, struct csv_writer *writer);
-int select_write(const struct collection *collection, struct error *error);
+int select_rows(const struct collection *collection, struct csv_writer *writer, struct error *error);
 
 #endif

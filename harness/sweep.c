@@ -45,7 +45,7 @@ struct sweep {
     bool broken;        /* a worker could not write */
     int idle_deaths;    /* workers that died between runs */
     double write_after; /* monotonic: tables are not written before */
-    bool unwritten;     /* results that the tables lack */
+    bool unwritten;     /* there may be results that the tables lack */
 };
 
 /* ---- the folder ---- */
@@ -57,7 +57,10 @@ struct experiment *sweep_load(const char *folder, struct error *error)
         error_set(error, "%s: not a run directory (it has no experiment.yaml)", folder);
         return NULL;
     }
-    return experiment_load(path.text, NULL, 0, error);
+    struct experiment *experiment = experiment_load(path.text, NULL, 0, error);
+    if (!experiment)
+        error_append(error, "; if it is damaged, `statelab run` with the experiment's file and --out writes it anew");
+    return experiment;
 }
 
 int sweep_publish(const struct experiment *experiment, const char *folder, struct error *error)
@@ -68,10 +71,11 @@ int sweep_publish(const struct experiment *experiment, const char *folder, struc
     char *text = experiment_text(experiment);
     if (!text)
         return error_set(error, "not enough memory for the experiment's text");
-    char *old = file_exists(path.text) ? file_read(path.text, NULL, NULL) : NULL;
-    int result = old && strcmp(old, text) == 0 ? 0 : file_write(path.text, text, strlen(text), error);
-    free(old);
+    bool other = file_exists(path.text) && !file_holds(path.text, text, strlen(text));
+    int result = file_update(path.text, text, strlen(text), error);
     free(text);
+    if (result == 0 && other)
+        fprintf(stderr, "%s: another experiment stood here; from now on its tables are of this one\n", folder);
     return result;
 }
 
@@ -452,12 +456,10 @@ static int work(struct sweep *sweep, int waiting, bool *interrupted, struct erro
 static int want_finals(struct sweep *sweep, struct error *error)
 {
     int count = 0;
-    if (sweep->experiment->select.final_count == 0)
-        return 0;
-    if (select_runs(&sweep->collection, sweep->finals, error) != 0)
+    if (select_unfinished(&sweep->collection, sweep->finals, error) < 0)
         return -1;
     for (int run = 0; run < sweep->experiment->run_count; run++) {
-        sweep->finals[run] = sweep->finals[run] && sweep->wanted[run] && !sweep->collection.final[run];
+        sweep->finals[run] = sweep->finals[run] && sweep->wanted[run];
         count += sweep->finals[run];
     }
     return count;
@@ -546,11 +548,10 @@ static int conclude(struct sweep *sweep, bool interrupted)
 int sweep_run(const struct experiment *experiment, const char *folder, const struct sweep_options *options,
               struct error *error)
 {
-    struct sweep sweep = { .experiment = experiment, .options = options };
+    struct sweep sweep = { .experiment = experiment, .options = options, .unwritten = true };
     bool interrupted = false;
     int status = SWEEP_BAD_INPUT;
     if (open_sweep(&sweep, folder, error) == 0) {
-        sweep.unwritten = collection_is_stale(&sweep.collection);
         if (work_through(&sweep, &interrupted, error) == 0) {
             folder_clean(folder, false);
             status = conclude(&sweep, interrupted);

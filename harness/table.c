@@ -1,9 +1,11 @@
-/* A table for people: aligned text, or Markdown. */
+/* A table, for programs and for people: CSV, aligned text, or Markdown. */
 #include "harness/table.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "harness/files.h"
 
 const char *const table_format_names[] = { "text", "markdown", "csv", NULL };
 
@@ -59,19 +61,24 @@ static void print_row(const struct csv_table *table, size_t row, enum table_form
     fputs(format == TABLE_MARKDOWN ? "|\n" : "\n", out);
 }
 
-int table_print(const struct table_source *source, enum table_format format, FILE *out, struct error *error)
+/* What the source writes, into memory: it may be less than all of a table, and NULL. */
+static int take_text(const struct table_source *source, char **text, size_t *size, struct error *error)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *stream = format == TABLE_CSV ? out : open_memstream(&text, &size);
+    *text = NULL;
+    FILE *stream = open_memstream(text, size);
     if (!stream)
         return error_set(error, "not enough memory for a table");
     struct csv_writer writer = { stream, false };
-    source->write(source, &writer);
-    if (format == TABLE_CSV)
-        return 0;
+    int result = source->write(source, &writer, error);
+    bool failed = ferror(stream);
+    failed = fclose(stream) != 0 || failed;
+    return result == 0 && failed ? error_set(error, "not enough memory for a table") : result;
+}
+
+static int print_text(char *text, enum table_format format, FILE *out, struct error *error)
+{
     struct csv_table table;
-    if (fclose(stream) != 0 || csv_parse(&table, text, error) != 0)
+    if (csv_parse(&table, text, error) != 0)
         return error_prefix(error, "table");
     for (size_t row = 0; row < table.rows; row++) {
         print_row(&table, row, format, out);
@@ -80,4 +87,33 @@ int table_print(const struct table_source *source, enum table_format format, FIL
     }
     csv_free(&table);
     return 0;
+}
+
+int table_print(const struct table_source *source, enum table_format format, FILE *out, struct error *error)
+{
+    struct csv_writer writer = { out, false };
+    char *text;
+    size_t size;
+    struct error ignored;
+    if (format == TABLE_CSV)
+        return source->write(source, &writer, error);
+    int result = take_text(source, &text, &size, error);
+    if (result == 0)
+        return print_text(text, format, out, error);
+    if (text && *text)
+        print_text(text, format, out, &ignored);
+    else
+        free(text);
+    return -1;
+}
+
+int table_save(const struct table_source *source, const char *path, struct error *error)
+{
+    char *text;
+    size_t size;
+    int result = take_text(source, &text, &size, error);
+    if (result == 0)
+        result = file_update(path, text, size, error);
+    free(text);
+    return result;
 }

@@ -24,7 +24,7 @@ struct reader {
     yaml_parser_t parser;
     yaml_event_t event; /* the current one, if `loaded` */
     bool loaded;
-    const char *source;
+    const char *bytes, *source;
     bool has_lines;
     int nodes;
     struct anchor anchors[ANCHOR_LIMIT];
@@ -40,6 +40,17 @@ static int reader_error(struct reader *reader, yaml_mark_t mark, const char *wha
     return node_error(&place, reader->error, "%s", what);
 }
 
+/* Where the bytes are no text: libyaml counts them, but not the lines. */
+static yaml_mark_t byte_mark(const struct reader *reader)
+{
+    yaml_mark_t mark = { 0 };
+    for (size_t i = 0; i < reader->parser.problem_offset; i++) {
+        mark.column = reader->bytes[i] == '\n' ? 0 : mark.column + 1;
+        mark.line += reader->bytes[i] == '\n';
+    }
+    return mark;
+}
+
 static int next_event(struct reader *reader)
 {
     if (reader->loaded)
@@ -51,7 +62,8 @@ static int next_event(struct reader *reader)
     const char *problem = reader->parser.problem ? reader->parser.problem : "not readable";
     snprintf(what, sizeof what, "broken YAML: %s%s%s", problem, reader->parser.context ? " " : "",
              reader->parser.context ? reader->parser.context : "");
-    return reader_error(reader, reader->parser.problem_mark, what);
+    bool unreadable = reader->parser.error == YAML_READER_ERROR;
+    return reader_error(reader, unreadable ? byte_mark(reader) : reader->parser.problem_mark, what);
 }
 
 static struct node *make_node(struct reader *reader, enum node_kind kind, const char *text)
@@ -260,6 +272,7 @@ static struct node *read_bytes(const char *bytes, size_t size, const char *sourc
         error_set(error, "out of memory");
         return NULL;
     }
+    reader->bytes = bytes;
     reader->source = source;
     reader->has_lines = has_lines;
     reader->error = error;
@@ -279,8 +292,7 @@ static char *load(const char *path, size_t *size, struct error *error)
 {
     FILE *file = fopen(path, "rb");
     if (!file) {
-        error_set(error, "%s: cannot be read: %s; name an experiment's YAML file, or the folder of a run", path,
-                  strerror(errno));
+        error_set(error, "%s: cannot be read: %s; a YAML file is expected here", path, strerror(errno));
         return NULL;
     }
     char *bytes = malloc(SIZE_LIMIT + 1);
@@ -288,8 +300,7 @@ static char *load(const char *path, size_t *size, struct error *error)
     if (!bytes)
         error_set(error, "out of memory");
     else if (ferror(file))
-        error_set(error, "%s: cannot be read: %s; name an experiment's YAML file, or the folder of a run", path,
-                  strerror(errno));
+        error_set(error, "%s: cannot be read: %s; a YAML file is expected here", path, strerror(errno));
     else if (*size > SIZE_LIMIT)
         error_set(error, "%s: larger than %d MiB; an experiment is a small file", path, SIZE_LIMIT >> 20);
     else {

@@ -38,7 +38,9 @@ low(i) = hanging(column('reach_low'), column('scored'))
 
 known_set(set) = nth(sets, set) > 0 && column('error_percent') > 0
 beside(i) = mine(i) && known_set(strcol('set')) ? x(i) - 0.2 / words(attentions) : NaN
-others = strlen(published) ? published : '/dev/null'
+crosses = ", for [i=1:words(attentions)] published using (beside(i)):(column('error_percent')) with points ".\
+    "pt 2 ps 0.9 lc rgb '#444444' title (i == 1 ? 'published' : '')"
+others = strlen(published) ? crosses : ''
 plot for [i=1:words(attentions)] data \
         using (at(i, column('errors') > 0)):(middle(i)):(low(i)):(100 * column('reach_high')) with yerrorbars \
         pt shape(word(attentions, i)) ps 1.3 lw 1.5 lc rgb colour(word(attentions, i)) title title(word(attentions, i)), \
@@ -48,6 +50,4 @@ plot for [i=1:words(attentions)] data \
         using (at(i, column(median) == 0)):(zero(column('scored'))):(0):(-0.6 * zero(column('scored'))) with vectors \
         size 0.03, 20 filled lw 1.5 lc rgb colour(word(attentions, i)) notitle, \
     for [i=1:words(attentions)] data using (at(i, column(median) == 0)):(zero(column('scored'))):('0') \
-        with labels offset 1.1, 0 font ',10' tc rgb colour(word(attentions, i)) notitle, \
-    for [i=1:strlen(published) ? words(attentions) : 0] others using (beside(i)):(column('error_percent')) with points \
-        pt 2 ps 0.9 lc rgb '#444444' title (i == 1 ? 'published' : '')
+        with labels offset 1.1, 0 font ',10' tc rgb colour(word(attentions, i)) notitle @others

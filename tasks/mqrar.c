@@ -14,8 +14,8 @@ struct mqrar {
 };
 
 static const struct option mqrar_options[] = {
-    { "seq_len", OPTION_INT, offsetof(struct mqrar, base.seq_len), "768", 2, 1 << 20, NULL,
-      "tokens in a sequence, two to each (variable, value) pair; even", false },
+    { "seq_len", OPTION_INT, offsetof(struct mqrar, base.seq_len), "768", 4, 1 << 20, NULL,
+      "tokens in a sequence, two to each (variable, value) pair; even, over 2 n_back", false },
     { "variables", OPTION_INT, offsetof(struct mqrar, variables), "32", 1, MOST_VARIABLES, NULL,
       "variables, each as likely as another at every pair", false },
     { "values", OPTION_INT, offsetof(struct mqrar, values), "32", 1, 65536, NULL, "values, drawn likewise", false },
@@ -29,6 +29,9 @@ static int mqrar_prepare(void *parameters, struct error *error)
     struct mqrar *p = (struct mqrar *)parameters;
     if (p->base.seq_len % 2 != 0)
         return error_set(error, "seq_len: %d is odd; allowed: even numbers, two tokens to a pair", p->base.seq_len);
+    if (p->base.seq_len <= 2 * p->n_back)
+        return error_set(error, "seq_len: %d has no room for an assignment %d back; allowed: more than %d",
+                         p->base.seq_len, p->n_back, 2 * p->n_back);
     p->base.vocab_size = p->variables + p->values;
     return 0;
 }

@@ -32,7 +32,7 @@ static const struct option word_problem_options[] = {
     { "group", OPTION_TEXT, offsetof(struct word_problem, group), "A5", 0, 0, NULL,
       "S3 S4 S5 A4 A5, Z2 to Z240, or a product such as A4xZ5, up to order 240", false },
     { "seq_len", OPTION_INT, offsetof(struct word_problem, base.seq_len), "16", 1, 1 << 20, NULL,
-      "tokens in a sequence: the letters of the word, each of them scored", false },
+      "tokens in a sequence: the letters of the word, each of them scored, after bos if there is one", false },
     { "readout", OPTION_CHOICE, offsetof(struct word_problem, readout), "state", 0, 0, readouts,
       "name the product so far, or say whether it is the identity (in a uniform word over elements: at 1/|G| of the "
       "positions; see balance)",

@@ -133,7 +133,9 @@ static void test_commands_and_options_that_do_not_exist_are_answered(void **stat
     expect_bad(RUN("bench", "step", "--batch", "3"), "--batch is an option of `bench attention`");
     expect_bad(RUN("bench", "attention", "--set", "train.steps=1"), "--set is an option of `bench step`");
     expect_bad(RUN("run", "good.yaml", "--set", "train.steps"), "KEY=VALUE");
+    expect_bad(RUN("bench", "attention", "--attention", "paths"), "unknown attention 'paths'");
     expect_bad(RUN("run", "good.yaml", "--device", "abacus"), "abacus");
+    expect_bad(RUN("run", "good.yaml", "--device", "cuda:x"), "unknown device 'cuda:x'");
     expect_bad(RUN("tasks", "flipflop"), "did you mean 'flip_flop'");
     expect_bad(RUN("attentions", "paths"), "did you mean 'path'");
     expect_bad(RUN("sample", "flip_flop", "--set", "p_ignore=2"), "p_ignore");
@@ -251,6 +253,10 @@ static void test_a_files_streams_are_what_a_run_sees(void **state)
     assert_int_equal(
         RUN("sample", "good.yaml", "--stream", "train", "--first", "1", "--count", "1", "--format", "json"), 0);
     assert_string_equal(strchr(train, '\n') + 1, out_text);
+    assert_int_equal(RUN("sample", "good.yaml", "--stream", "id", "--count", "1"), 0);
+    memcpy(train, out_text, sizeof train);
+    assert_int_equal(RUN("sample", "good.yaml", "--set", "validation=id", "--stream", "validation", "--count", "1"), 0);
+    assert_string_not_equal(train, out_text);
     assert_int_equal(RUN("sample", "good.yaml", "--count", "1", "--format", "csv"), 0);
     assert_true(strncmp(out_text, "sequence,position,token,target\n0,0,", 35) == 0);
 }

@@ -105,6 +105,19 @@ static void test_an_option_below_a_swept_attention_reaches_every_run(void **stat
     experiment_free(experiment);
 }
 
+static void test_a_point_that_leaves_a_key_out_has_the_default(void **state)
+{
+    (void)state;
+    write_file(WHOLE "sweep: [{seed: 1}, {model.attention.beta_max: 1.5}, {train.steps: 7}]\n");
+    const struct override path_attention = { "model.attention", "path" };
+    struct experiment *experiment = load_good(&path_attention, 1);
+    static const char *const expected[3][3] = { { "1", "2", "1000" }, { "0", "1.5", "1000" }, { "0", "2", "7" } };
+    for (int run = 0; run < 3; run++)
+        for (int key = 0; key < 3; key++)
+            assert_string_equal(experiment->runs[run].values[key], expected[run][key]);
+    experiment_free(experiment);
+}
+
 static void test_an_override_that_the_sweep_would_undo_is_refused(void **state)
 {
     (void)state;
@@ -273,6 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_key_that_would_undo_an_earlier_one_is_refused),
         cmocka_unit_test(test_an_option_below_a_swept_attention_reaches_every_run),
+        cmocka_unit_test(test_a_point_that_leaves_a_key_out_has_the_default),
         cmocka_unit_test(test_an_override_that_the_sweep_would_undo_is_refused),
         cmocka_unit_test(test_a_misspelt_evaluation_set_does_not_become_another),
         cmocka_unit_test(test_what_a_report_pools_is_swept),

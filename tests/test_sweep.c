@@ -191,6 +191,38 @@ static void a_finished_sweep_is_left_alone_and_an_added_value_runs_alone(void **
     assert_int_equal(count_status("out", "done", NULL), 8 * ROWS);
 }
 
+static void damaged_tables_are_written_again(void **state)
+{
+    struct error error;
+    struct path table = in_folder("out/small/summary.csv");
+    (void)state;
+    expect(SWEEP("out", "--workers", "2"), 0);
+    size_t size;
+    char *text = file_read(table.text, &size, NULL);
+    assert_non_null(text);
+    assert_int_equal(file_write(table.text, text, size - 1, &error), 0);
+    expect(SWEEP("out", "--workers", "2"), 0);
+    assert_true(file_holds(table.text, text, size));
+    assert_int_equal(file_write(table.text, "x", 1, &error), 0);
+    RUN("plot", in_folder("out/small").text, "--plot", "table1"); /* draws if gnuplot is there */
+    assert_true(file_holds(table.text, text, size));
+    free(text);
+}
+
+static void another_experiment_in_the_folder_is_announced(void **state)
+{
+    static const char *const words = "another experiment stood here";
+    (void)state;
+    expect(SWEEP("out", "--limit", "1"), 0);
+    expect(SWEEP("out", "--limit", "1"), 0);
+    char *output = file_read(in_folder("output").text, NULL, NULL);
+    assert_non_null(output);
+    assert_null(strstr(output, words));
+    free(output);
+    expect(SWEEP("out", "--limit", "1", "--set", "train.steps=3"), 0);
+    output_says(words);
+}
+
 static void only_and_limit_choose_runs(void **state)
 {
     (void)state;
@@ -390,6 +422,25 @@ static void a_last_evaluation_that_fails_or_is_stopped_leaves_the_result(void **
     expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=70"), 1);
     output_says("1 selected runs still to evaluate at length");
     assert_int_equal(count_status("out", "done", NULL), 8 * ROWS);
+    static const char *const commands[] = { "status", "report" };
+    for (int i = 0; i < 2; i++) {
+        unlink(in_folder("output").text);
+        RUN(commands[i], in_folder("out/small").text);
+        output_says("1 selected runs still to evaluate at length");
+    }
+}
+
+static void what_is_trained_again_is_evaluated_at_length_again(void **state)
+{
+    struct path final, result;
+    (void)state;
+    expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=70"), 0);
+    assert_int_equal(count_files("out/small/*/final.csv", &final), 4);
+    snprintf(result.text, sizeof result.text, "%.*sresult.csv", (int)(strlen(final.text) - strlen("final.csv")),
+             final.text);
+    assert_int_equal(unlink(result.text), 0);
+    expect(SWEEP("out", "--workers", "2", "--set", "select.final={}"), 0);
+    assert_int_equal(count_files("out/small/*/final.csv", NULL), 3);
 }
 
 static void a_worker_that_dies_in_a_last_evaluation_is_not_replaced_for_ever(void **state)
@@ -439,6 +490,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SWEEP_TEST(the_same_file_gives_the_same_bytes_with_any_number_of_workers),
         SWEEP_TEST(a_finished_sweep_is_left_alone_and_an_added_value_runs_alone),
+        SWEEP_TEST(damaged_tables_are_written_again),
+        SWEEP_TEST(another_experiment_in_the_folder_is_announced),
         SWEEP_TEST(only_and_limit_choose_runs),
         SWEEP_TEST(an_interrupted_sweep_goes_on_to_the_same_bytes),
         SWEEP_TEST(a_damaged_checkpoint_is_set_aside),
@@ -450,6 +503,7 @@ int main(void)
         SWEEP_TEST(the_last_evaluation_is_the_same_bytes_for_any_number_of_workers),
         SWEEP_TEST(an_open_choice_is_not_evaluated_at_length),
         SWEEP_TEST(a_last_evaluation_that_fails_or_is_stopped_leaves_the_result),
+        SWEEP_TEST(what_is_trained_again_is_evaluated_at_length_again),
         SWEEP_TEST(a_worker_that_dies_in_a_last_evaluation_is_not_replaced_for_ever),
         SWEEP_TEST(a_folder_that_cannot_be_written_is_bad_input),
         SWEEP_TEST(killed_at_random_it_ends_with_the_same_results),

@@ -114,9 +114,9 @@ static void test_sequences_worked_by_hand(void **state)
     expect_sequence("flip_flop", "seq_len=4 loss=all p_ignore=1", "w 1 r 1", "1 r 1 -");
     /* Of two variables and two values: halves 0 1 1 1. */
     expect_sequence("mqrar", "seq_len=4 variables=2 values=2", "x0 v1 x1 v1", "- - - -");
-    /* One variable; of ten values the second and fourth words choose 8 and 6. */
+    /* One variable; of ten values the second, fourth and sixth words choose 8, 6 and 3. */
     expect_sequence("mqrar", "seq_len=4 variables=1 values=10", "x0 v8 x0 v6", "- - v8 -");
-    expect_sequence("mqrar", "seq_len=4 variables=1 values=10 n_back=2", "x0 v8 x0 v6", "- - - -");
+    expect_sequence("mqrar", "seq_len=6 variables=1 values=10 n_back=2", "x0 v8 x0 v6 x0 v3", "- - - - v8 -");
     /* Of S3 in lexicographic order, () (23) (12) (123) (132) (13), sixths 2 5 4 3. First the product, then the token:
      * (12)(13) takes 1 to 2, 2 to 1 to 3, 3 to 1. */
     expect_sequence("word_problem", "group=S3 seq_len=4", "(12) (13) (132) (123)", "(12) (123) () (123)");
@@ -190,8 +190,9 @@ static void random_settings(const char *name, struct rng *rng, char *settings, s
         snprintf(settings, size, "seq_len=%d p_ignore=%.3f loss=%s", 2 * pairs, rng_below(rng, 1001) / 1000.0,
                  rng_below(rng, 2) ? "all" : "reads");
     } else if (strcmp(name, "mqrar") == 0) {
+        uint32_t most = pairs > 6 ? 6 : (uint32_t)pairs - 1;
         snprintf(settings, size, "seq_len=%d variables=%u values=%u n_back=%u", 2 * pairs, 1 + rng_below(rng, 40),
-                 1 + rng_below(rng, 300), 1 + rng_below(rng, 6));
+                 1 + rng_below(rng, 300), 1 + rng_below(rng, most));
     } else {
         const char *group = group_names[rng_below(rng, sizeof group_names / sizeof *group_names)];
         bool identity = rng_below(rng, 2);
@@ -535,6 +536,7 @@ static void test_bad_parameters_are_refused_by_key_and_value(void **state)
         { "flip_flop", "loss=read", "loss: 'read' is unknown, did you mean 'reads'?; allowed: reads | all" },
         { "mqrar", "n_back=0", "n_back: '0' is out of range; allowed: 1 to 64" },
         { "mqrar", "seq_len=9", "seq_len: 9 is odd" },
+        { "mqrar", "seq_len=8 n_back=4", "seq_len: 8 has no room for an assignment 4 back; allowed: more than 8" },
         { "mqrar", "variables=257", "variables: '257' is out of range; allowed: 1 to 256" },
         { "word_problem", "group=A6", "group: unknown group 'A6'; known: S3 S4 S5 A4 A5" },
         { "word_problem", "group=A5xA5", "group: group 'A5xA5' has more than 240 elements" },
