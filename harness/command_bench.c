@@ -52,7 +52,8 @@ static int resolve(const struct experiment *experiment, const char *attention, s
             return 0;
         run_config_free(config);
     }
-    return error_set(error, "no run of %s has the attention '%s'", experiment->name, attention);
+    error_set(error, "no run of %s has the attention '%s'", experiment->name, attention);
+    return -1;
 }
 
 /* To a tenth of a microsecond: what is finer is noise. */

@@ -53,6 +53,7 @@ static int read_best_over(const struct node *root, char *const *swept, int swept
     if (!keys || keys->kind == NODE_MAPPING)
         return node_error(keys ? keys : select, error, "select: best_over is missing; write best_over: [train.lr]");
     int count = keys->kind == NODE_SEQUENCE ? keys->count : 1;
+    selection->best_over_count = 0;
     selection->best_over = calloc((size_t)count + 1, sizeof *selection->best_over);
     if (!selection->best_over)
         return error_set(error, "out of memory");
