@@ -1,16 +1,14 @@
 /* Measurements: a training step, and one attention alone. */
 #include "harness/bench.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <omp.h>
 
+#include "harness/apart.h"
+#include "harness/ceiling.h"
 #include "harness/claim.h"
 #include "harness/lanes.h"
 #include "harness/options.h"
@@ -119,7 +117,7 @@ static void close_lanes(struct bench_group *group)
 }
 
 int bench_step(const struct run_config *config, const struct device_choice *choice, int lanes, int repeats,
-               double seconds, struct spread *step, struct error *error)
+               double seconds, struct spread *step, double *flops, struct error *error)
 {
     struct run_config endless = *config;
     struct bench_group group = { .count = 0 };
@@ -131,6 +129,9 @@ int bench_step(const struct run_config *config, const struct device_choice *choi
         result = measure_steps(&group, times, repeats, seconds, error);
     if (result == 0)
         *step = spread_of(times, (size_t)repeats);
+    if (result == 0)
+        *flops = model_flops(trainer_model(group.lane[0].trainer), config->train.batch,
+                             ((const struct task_parameters *)config->task_parameters)->seq_len);
     close_lanes(&group);
     return result;
 }
@@ -231,6 +232,14 @@ static int open_layer(struct layer_under_test *test, const struct bench_attentio
     return 0;
 }
 
+static size_t count_weights(const struct layer_under_test *test)
+{
+    size_t weights = 0;
+    for (int i = 0; i < test->count; i++)
+        weights += test->declared[i].rank > 1 ? parameter_size(&test->declared[i]) : 0;
+    return weights;
+}
+
 static double time_pass(struct layer_under_test *test, const struct bench_attention *bench, bool backward)
 {
     const struct attention *attention = test->layer.attention;
@@ -246,50 +255,50 @@ static double time_pass(struct layer_under_test *test, const struct bench_attent
     return monotonic_seconds() - start;
 }
 
-/* In the child: what it measured goes back through `to`. It ends with the process, which frees everything. */
-static int measure(struct bench_attention *bench, const struct device_choice *choice, int repeats, struct error *error)
+struct layer_asked {
+    const struct bench_attention *bench;
+    const struct device_choice *choice;
+    int repeats;
+};
+
+static int time_layer(struct layer_under_test *test, struct bench_attention *bench, int repeats, struct error *error)
 {
-    struct layer_under_test test = { .layer.attention = bench->attention };
     double forward[BENCH_REPEATS_AT_MOST], backward[BENCH_REPEATS_AT_MOST];
-    test.device = device_open(choice, 0, bench->precision, error);
-    if (!test.device || open_layer(&test, bench, error) != 0)
-        return -1;
     for (int i = -1; i < repeats; i++) { /* one to warm up */
-        double f = time_pass(&test, bench, false), b = time_pass(&test, bench, true);
+        double f = time_pass(test, bench, false), b = time_pass(test, bench, true);
         forward[i < 0 ? 0 : i] = f;
         backward[i < 0 ? 0 : i] = b;
     }
     bench->forward = spread_of(forward, (size_t)repeats);
     bench->backward = spread_of(backward, (size_t)repeats);
-    return test.device->ops->check(test.device, error);
+    bench->forward_flops = attention_flops(&test->layer, count_weights(test), bench->B, bench->T);
+    return test->device->ops->check(test->device, error);
 }
 
-struct answer {
-    int result;
-    struct error error;
-    struct bench_attention bench;
-};
+/* In a process of its own, whose end frees what is on the device. */
+static int measure(const void *context, void *result, struct error *error)
+{
+    const struct layer_asked *asked = context;
+    struct bench_attention *bench = result;
+    *bench = *asked->bench;
+    struct layer_under_test test = { .layer.attention = bench->attention };
+    test.device = device_open(asked->choice, 0, bench->precision, error);
+    int status = test.device ? open_layer(&test, bench, error) : -1;
+    if (status == 0)
+        status = time_layer(&test, bench, asked->repeats, error);
+    free(test.options);
+    free(test.buffers);
+    return status;
+}
 
 int bench_attention(struct bench_attention *bench, const struct device_choice *choice, int repeats, struct error *error)
 {
-    int channel[2], status;
-    struct rusage usage;
-    if (pipe(channel) != 0)
-        return error_set(error, "cannot make a pipe: %s", strerror(errno));
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        struct answer answer = { .bench = *bench };
-        answer.result = measure(&answer.bench, choice, repeats, &answer.error);
-        _exit(write(channel[1], &answer, sizeof answer) != (ssize_t)sizeof answer);
-    }
-    close(channel[1]);
-    struct answer answer;
-    bool whole = read(channel[0], &answer, sizeof answer) == (ssize_t)sizeof answer;
-    close(channel[0]);
-    if (pid < 0 || wait4(pid, &status, 0, &usage) != pid || !whole)
-        return error_set(error, "the measuring process died; is there enough memory?");
-    *bench = answer.bench;
-    bench->peak_bytes = choice->cuda ? 0 : 1024.0 * (double)usage.ru_maxrss;
-    return answer.result == 0 ? 0 : error_set(error, "%s", answer.error.message);
+    struct layer_asked asked = { bench, choice, repeats };
+    struct bench_attention measured;
+    double peak;
+    if (run_apart(measure, &asked, &measured, sizeof measured, &peak, error) != 0)
+        return -1;
+    *bench = measured;
+    bench->peak_bytes = choice->cuda ? 0 : peak;
+    return 0;
 }

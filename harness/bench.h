@@ -8,10 +8,10 @@
 
 enum { BENCH_REPEATS_AT_MOST = 1000 };
 
-/* Seconds per step of `lanes` (at most LANES_MOST) models that train at once, their steps counted together, over
- * `repeats` stretches of about `seconds` each. */
+/* Seconds and floating-point operations (see ceiling.h) per step of `lanes` (at most LANES_MOST) models that train at
+ * once, their steps counted together, over `repeats` stretches of about `seconds` each. */
 int bench_step(const struct run_config *config, const struct device_choice *choice, int lanes, int repeats,
-               double seconds, struct spread *step, struct error *error);
+               double seconds, struct spread *step, double *flops, struct error *error);
 
 /* One attention layer with its projections and default options, on random input. */
 struct bench_attention {
@@ -19,6 +19,7 @@ struct bench_attention {
     int B, T, H, D;
     enum precision precision;
     struct spread forward, backward; /* seconds: results */
+    double forward_flops;            /* see ceiling.h; backward takes twice as many */
     double peak_bytes;               /* of the process where that can be told (the CPU), weights and input included */
 };
 /* Measured in a process of its own, so that the peak is this layer's alone. */

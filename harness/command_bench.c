@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "harness/bench.h"
+#include "harness/ceiling.h"
 #include "harness/command_line.h"
 #include "harness/commands.h"
 #include "harness/lanes.h"
+#include "harness/schema.h"
 #include "harness/shipped.h"
 #include "harness/table.h"
 
@@ -14,8 +16,8 @@ static const char *const bench_kinds[] = { "step", "attention", NULL };
 
 struct bench_flags {
     const char *device, *repeats, *format;
-    const char *config, *attention, *pack;       /* step */
-    const char *batch, *heads, *head_dim, *most; /* attention */
+    const char *config, *attention, *pack;                   /* step */
+    const char *batch, *heads, *head_dim, *most, *precision; /* attention */
     struct repeated sets;
 };
 
@@ -62,12 +64,24 @@ static void write_milliseconds(struct csv_writer *writer, double seconds)
     csv_rounded(writer, round(seconds * 1e7) / 1e4);
 }
 
+/* The device's ceiling, and of an operation that is done in so many seconds the share of it. */
+static void write_share(struct csv_writer *writer, double flops, double seconds, double ceiling)
+{
+    csv_rounded(writer, round(1e4 * flops / seconds / ceiling) / 1e4);
+}
+
+static void write_ceiling(struct csv_writer *writer, double ceiling)
+{
+    csv_rounded(writer, round(ceiling / 1e9) / 1e3);
+}
+
 /* Measures `pack` models at once; *alone is the seconds per step of one, and set if this is that one. */
-static int measure_step(const struct measuring *measuring, const struct run_config *config, int pack, double *alone,
-                        struct csv_writer *writer, struct error *error)
+static int measure_step(const struct measuring *measuring, const struct run_config *config, int pack, double ceiling,
+                        double *alone, struct csv_writer *writer, struct error *error)
 {
     struct spread step;
-    if (bench_step(config, &measuring->device, pack, measuring->repeats, 1, &step, error) != 0)
+    double flops;
+    if (bench_step(config, &measuring->device, pack, measuring->repeats, 1, &step, &flops, error) != 0)
         return -1;
     const struct task_parameters *base = config->task_parameters;
     double tokens = (double)config->train.batch * base->seq_len;
@@ -83,6 +97,8 @@ static int measure_step(const struct measuring *measuring, const struct run_conf
     csv_integer(writer, pack);
     csv_rounded(writer, round(10 / step.median) / 10);
     csv_rounded(writer, round(1e3 * *alone / step.median) / 1e3);
+    write_share(writer, flops, step.median, ceiling);
+    write_ceiling(writer, ceiling);
     csv_end_row(writer);
     return 0;
 }
@@ -104,24 +120,28 @@ static int write_steps(const struct table_source *source, struct csv_writer *wri
 {
     static const char *const columns[] = { "attention", "batch",  "seq_len",           "threads", "ms_per_step",
                                            "ms_min",    "ms_max", "tokens_per_second", "pack",    "steps_per_second",
-                                           "over_one",  NULL };
+                                           "over_one",  "mfu",    "ceiling_tflops",    NULL };
     const struct measuring *measuring = (const struct measuring *)source;
     struct run_config config;
     double alone = 0;
     if (load_step(measuring->flags, &config, error) != 0)
         return -1;
-    csv_texts(writer, columns);
-    csv_end_row(writer);
-    int result = measure_step(measuring, &config, 1, &alone, writer, error);
+    double ceiling = ceiling_measure(&measuring->device, (enum precision)config.train.precision, error);
+    int result = ceiling > 0 ? 0 : -1;
+    if (result == 0) {
+        csv_texts(writer, columns);
+        csv_end_row(writer);
+        result = measure_step(measuring, &config, 1, ceiling, &alone, writer, error);
+    }
     if (result == 0 && measuring->pack > 1)
-        result = measure_step(measuring, &config, measuring->pack, &alone, writer, error);
+        result = measure_step(measuring, &config, measuring->pack, ceiling, &alone, writer, error);
     run_config_free(&config);
     return result;
 }
 
 /* ---- attention ---- */
 
-static int measure_attention(const struct measuring *measuring, struct bench_attention *bench,
+static int measure_attention(const struct measuring *measuring, struct bench_attention *bench, double ceiling,
                              struct csv_writer *writer, struct error *error)
 {
     if (bench_attention(bench, &measuring->device, measuring->repeats, error) != 0)
@@ -138,25 +158,35 @@ static int measure_attention(const struct measuring *measuring, struct bench_att
     write_milliseconds(writer, bench->backward.min);
     write_milliseconds(writer, bench->backward.max);
     csv_integer(writer, (int64_t)(bench->peak_bytes / (1 << 20)));
+    write_share(writer, bench->forward_flops, bench->forward.median, ceiling);
+    write_share(writer, 2 * bench->forward_flops, bench->backward.median, ceiling);
+    write_ceiling(writer, ceiling);
     csv_end_row(writer);
     return 0;
 }
 
 static int write_attentions(const struct table_source *source, struct csv_writer *writer, struct error *error)
 {
-    static const char *const columns[] = { "attention",    "T",           "batch",       "heads",       "head_dim",
-                                           "forward_ms",   "forward_min", "forward_max", "backward_ms", "backward_min",
-                                           "backward_max", "peak_mib",    NULL };
+    static const char *const columns[] = {
+        "attention",      "T",           "batch",        "heads",        "head_dim", "forward_ms",  "forward_min",
+        "forward_max",    "backward_ms", "backward_min", "backward_max", "peak_mib", "forward_mfu", "backward_mfu",
+        "ceiling_tflops", NULL
+    };
     const struct measuring *measuring = (const struct measuring *)source;
     const struct bench_flags *flags = measuring->flags;
     struct bench_attention bench = { .B = 1, .H = 1, .D = 64 };
-    int most = 16384;
+    int most = 16384, precision = PRECISION_FP32;
     if (flags->attention && !attention_find(flags->attention))
         return error_set(error, "unknown attention '%s'; `statelab attentions` lists them", flags->attention);
     if (parse_integer("--batch", flags->batch, 1, 4096, &bench.B, error) != 0 ||
         parse_integer("--heads", flags->heads, 1, 256, &bench.H, error) != 0 ||
         parse_integer("--head-dim", flags->head_dim, 1, 1024, &bench.D, error) != 0 ||
-        parse_integer("--most", flags->most, 1, 1 << 20, &most, error) != 0)
+        parse_integer("--most", flags->most, 1, 1 << 20, &most, error) != 0 ||
+        parse_choice("--precision", flags->precision, precision_names, &precision, error) != 0)
+        return -1;
+    bench.precision = (enum precision)precision;
+    double ceiling = ceiling_measure(&measuring->device, bench.precision, error);
+    if (ceiling < 0)
         return -1;
     csv_texts(writer, columns);
     csv_end_row(writer);
@@ -165,7 +195,7 @@ static int write_attentions(const struct table_source *source, struct csv_writer
         if (flags->attention && strcmp(flags->attention, bench.attention->name) != 0)
             continue;
         for (bench.T = most < 512 ? most : 512; bench.T <= most; bench.T *= 2)
-            if (measure_attention(measuring, &bench, writer, error) != 0)
+            if (measure_attention(measuring, &bench, ceiling, writer, error) != 0)
                 return -1;
     }
     return 0;
@@ -182,6 +212,8 @@ int command_bench(int argc, char **argv)
         { "batch", FLAG_TEXT, &flags.batch, "N", "sequences (1)", "attention" },
         { "heads", FLAG_TEXT, &flags.heads, "N", "heads (1)", "attention" },
         { "head-dim", FLAG_TEXT, &flags.head_dim, "N", "width of a head (64)", "attention" },
+        { "precision", FLAG_TEXT, &flags.precision, "NAME", "fp32, tf32 or bf16 (fp32; the CPU knows only that)",
+          "attention" },
         { "most", FLAG_TEXT, &flags.most, "T", "lengths from 512 to this, doubling (16384)", "attention" },
         { "device", FLAG_TEXT, &flags.device, "NAME", "auto, cpu, cuda or cuda:N" },
         { "repeats", FLAG_TEXT, &flags.repeats, "N", "measurements, whose median is given (5)" },

@@ -11,6 +11,7 @@
 #include "harness/final.h"
 #include "harness/heartbeat.h"
 #include "harness/metrics.h"
+#include "harness/schema.h"
 #include "harness/version.h"
 #include "harness/weights.h"
 
@@ -62,9 +63,9 @@ static enum job_end failure(const struct job *job, const struct error *error)
 /* config.yaml: the resolved run, under a comment that says what it ran on. */
 static int write_config(const struct job *job, struct error *error)
 {
-    static const char *const precisions[] = { "fp32", "tf32", "bf16" };
     char *text = run_config_text(&job->config), *whole = NULL;
-    const char *precision = job->worker->device->cuda ? precisions[job->config.train.precision] : precisions[0];
+    const char *precision =
+        job->worker->device->cuda ? precision_names[job->config.train.precision] : precision_names[0];
     int length = text ? asprintf(&whole, "# Statelab %s, run %s, device %s, precision %s\n%s", statelab_version,
                                  job->id, device_label(job->device), precision, text)
                       : -1;

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "harness/apart.h"
 #include "kernels/cuda.h"
 
 /* The first two numbers of a control group's file; false if there are none ("max"). */
@@ -48,32 +48,23 @@ size_t machine_memory(void)
     return (size_t)memory;
 }
 
-/* cuda_device_count in a child: a process that has used the driver cannot fork workers that use it. */
+static int count_devices(const void *context, void *result, struct error *error)
+{
+    (void)context;
+    int count = cuda_device_count(error);
+    *(int *)result = count;
+    return count > 0 ? 0 : -1;
+}
+
+/* The number of CUDA devices, counted in a child: a process that has used the driver cannot fork workers that use it.
+ */
 static int probe_cuda(struct error *error)
 {
-    struct {
-        int count;
-        struct error reason;
-    } answer = { 0, { "" } };
-    int channel[2];
-    if (pipe(channel) != 0) {
-        error_set(error, "cannot make a pipe to look for CUDA devices: %s", strerror(errno));
-        return 0;
-    }
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        answer.count = cuda_device_count(&answer.reason);
-        _exit(write(channel[1], &answer, sizeof answer) != (ssize_t)sizeof answer);
-    }
-    close(channel[1]);
-    bool whole = pid > 0 && read(channel[0], &answer, sizeof answer) == (ssize_t)sizeof answer;
-    close(channel[0]);
-    if (pid > 0)
-        waitpid(pid, NULL, 0);
-    if (whole && answer.count > 0)
-        return answer.count;
-    error_set(error, "%s", whole ? answer.reason.message : "the search for CUDA devices failed: the driver crashed");
+    int count = 0;
+    struct error reason;
+    if (run_apart(count_devices, NULL, &count, sizeof count, NULL, &reason) == 0)
+        return count;
+    error_set(error, "looking for CUDA devices: %s", reason.message);
     return 0;
 }
 

@@ -11,7 +11,7 @@ enum { MOST_KEYS = 64 /* of a section, for help */ };
 
 static const char *const schedules[] = { "constant", "cosine", "linear", NULL };
 static const char *const decays[] = { "matrices", "all", NULL };
-static const char *const precisions[] = { "fp32", "tf32", "bf16", NULL };
+const char *const precision_names[] = { "fp32", "tf32", "bf16", NULL };
 
 #define AT(field) offsetof(struct model_options, field)
 const struct option model_keys[] = {
@@ -45,7 +45,7 @@ const struct option train_keys[] = {
     { "epsilon", OPTION_REAL, AT(epsilon), "1e-8", 1e-30, 1, NULL, "AdamW's denominator", false },
     { "clip", OPTION_REAL, AT(clip), "1.0", 0, 1e30, NULL, "largest global gradient norm; 0 = no clipping", false },
     { "decay", OPTION_CHOICE, AT(decay), "matrices", 0, 0, decays, "what weight decay applies to", false },
-    { "precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, precisions,
+    { "precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, precision_names,
       "of products on CUDA; the CPU computes in fp32", false },
     OPTION_END,
 };

@@ -6,6 +6,9 @@
 
 #include "harness/run_config.h"
 
+/* fp32, tf32, bf16, NULL: the names of enum precision. */
+extern const char *const precision_names[];
+
 extern const struct option model_keys[]; /* struct model_options */
 extern const struct option train_keys[]; /* struct train_options: what decides a run's result */
 extern const struct option log_keys[];   /* struct train_options: what does not */

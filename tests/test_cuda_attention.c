@@ -1,5 +1,6 @@
 /* CUDA's attention core against its definition in double: every variant, head_dim, precision and kind of data, odd
  * lengths, slabs, grouped heads and slices; guarded and poisoned memory, and the same bytes in a second run. */
+#include "harness/schema.h"
 #include "tests/attention_problem.h"
 #include "tests/card.h"
 #include "tests/guarded.h"
@@ -189,7 +190,6 @@ static bool meaningful(enum precision precision, const struct attention_variant 
 static void check(struct device *device, enum precision precision, const struct attention_variant *variant,
                   const struct attention_shape *shape, enum attention_data data)
 {
-    static const char *const names[] = { "fp32", "tf32", "bf16" };
     if (!fits(precision, shape))
         return;
     struct attention_problem problem = attention_problem_make(shape, data, 1);
@@ -199,8 +199,8 @@ static void check(struct device *device, enum precision precision, const struct 
     double difference = attention_problem_error(&problem, &worst);
     bool bad = !(difference <= tolerance(precision, shape, data)) || device->ops->check(device, &error);
     if (bad || getenv("STATELAB_VERBOSE"))
-        print_message("%s %-28s B %d T %4d H %d K %d D %3d data %d: %s %.3g%s %s\n", names[precision], variant->name,
-                      shape->B, shape->T, shape->H, shape->K, shape->D, (int)data, worst, difference,
+        print_message("%s %-28s B %d T %4d H %d K %d D %3d data %d: %s %.3g%s %s\n", precision_names[precision],
+                      variant->name, shape->B, shape->T, shape->H, shape->K, shape->D, (int)data, worst, difference,
                       bad ? " FAILED" : "", error.message);
     failures += bad;
     attention_problem_free(&problem);

@@ -1,5 +1,6 @@
 /* What each operation of the CUDA device costs at the sizes of the paper's Table 1 and Figure 2, as CSV. A recording
  * holds many repeats of one operation and is replayed, so that launches cost what they do in a training step. */
+#include "harness/schema.h"
 #include "kernels/cuda.h"
 
 #include <stdio.h>
@@ -253,7 +254,6 @@ static int time_model(struct model model, enum precision precision, const char *
 
 int main(void)
 {
-    static const char *const names[] = { "fp32", "tf32", "bf16" };
     const struct model table1 = {
         .name = "table1", .B = 16, .T = 512, .C = 64, .H = 2, .D = 32, .F = 256, .V = 5, .parameters = 70000
     };
@@ -263,8 +263,8 @@ int main(void)
     printf("model,precision,operation,median_us,least_us,most_us\n");
     int failed = 0;
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        failed |= time_model(table1, (enum precision)precision, names[precision]);
-        failed |= time_model(figure2, (enum precision)precision, names[precision]);
+        failed |= time_model(table1, (enum precision)precision, precision_names[precision]);
+        failed |= time_model(figure2, (enum precision)precision, precision_names[precision]);
     }
     return failed;
 }

@@ -1,5 +1,6 @@
 /* What CUDA's attention core costs at the sizes of the paper's Table 1, Figure 2 and Figure 1, as CSV, in microseconds
  * a call (median). A recording holds several calls and is replayed, as a training step is. */
+#include "harness/schema.h"
 #include "kernels/cuda.h"
 
 #include <math.h>
@@ -171,7 +172,6 @@ int main(void)
         { "path", ATTENTION_SOFTMAX, false, true },
         { "path+gate", ATTENTION_SOFTMAX, true, true },
     };
-    static const char *const precisions[] = { "fp32", "tf32", "bf16" };
     struct error error;
     if (cuda_device_count(&error) == 0) {
         fprintf(stderr, "%s\n", error.message);
@@ -186,7 +186,7 @@ int main(void)
                 return 1;
             }
             for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
-                run(device, precisions[p], &sizes[n], &variants[v]);
+                run(device, precision_names[p], &sizes[n], &variants[v]);
             device->ops->close(device);
         }
     return 0;
