@@ -12,6 +12,17 @@ static int input_columns(const struct attention_layer *layer, const struct house
     return options->rank > 0 ? options->rank : key_width(layer);
 }
 
+struct householder_slots householder_place(const struct householder_options *options, int w_proj, int bt_proj,
+                                           int bt_bias, int next)
+{
+    struct householder_slots slots = { w_proj, bt_proj, bt_bias, -1, -1, next };
+    if (options->rank > 0)
+        slots.w_expand = slots.next++;
+    if (options->conv > 0)
+        slots.conv = slots.next++;
+    return slots;
+}
+
 int householder_columns(const struct attention_layer *layer, const struct householder_options *options)
 {
     return input_columns(layer, options) + layer->K;

@@ -45,10 +45,13 @@ struct householder_options {
             "initial bias of beta's logit; negative: paths start near the identity", false                             \
     }
 
-/* Where the parameters stand in the layer's list; -1: there is none. */
+/* Where the parameters stand in the layer's list; -1: there is none. What comes after them begins at `next`. */
 struct householder_slots {
-    int w_proj, bt_proj, bt_bias, w_expand, conv;
+    int w_proj, bt_proj, bt_bias, w_expand, conv, next;
 };
+/* Those that depend on the options stand from `next` on. */
+struct householder_slots householder_place(const struct householder_options *options, int w_proj, int bt_proj,
+                                           int bt_bias, int next);
 
 /* Columns of the projection: w (or what its second matrix expands), then beta's logits. */
 int householder_columns(const struct attention_layer *layer, const struct householder_options *options);

@@ -18,17 +18,9 @@ static const struct householder_options *householder_of(const struct attention_l
 }
 
 /* What may be absent comes last. */
-static struct householder_slots path_slots(const struct attention_layer *layer, int *norms)
+static struct householder_slots path_slots(const struct attention_layer *layer)
 {
-    const struct householder_options *options = householder_of(layer);
-    int next = OPTIONAL;
-    struct householder_slots slots = { W_PROJ, BT_PROJ, BT_BIAS, -1, -1 };
-    if (options->rank > 0)
-        slots.w_expand = next++;
-    if (options->conv > 0)
-        slots.conv = next++;
-    *norms = next;
-    return slots;
+    return householder_place(householder_of(layer), W_PROJ, BT_PROJ, BT_BIAS, OPTIONAL);
 }
 
 static void path_declare(const struct attention_layer *layer, struct parameter_sink *sink)
@@ -60,9 +52,8 @@ static void path_forward(const struct attention_layer *layer, struct device *dev
                          real *const *parameters, const real *x, real *y)
 {
     (void)B, (void)T;
-    int norms;
-    struct householder_slots slots = path_slots(layer, &norms);
-    project_forward(layer, device, buffers, parameters, norms, x);
+    struct householder_slots slots = path_slots(layer);
+    project_forward(layer, device, buffers, parameters, slots.next, x);
     householder_forward(layer, householder_of(layer), &slots, device, buffers, parameters);
     core_forward(layer, device, buffers, parameters[O_PROJ], y);
 }
@@ -71,11 +62,10 @@ static void path_backward(const struct attention_layer *layer, struct device *de
                           real *const *parameters, real *const *gradients, const real *x, const real *dy, real *dx)
 {
     (void)B, (void)T;
-    int norms;
-    struct householder_slots slots = path_slots(layer, &norms);
+    struct householder_slots slots = path_slots(layer);
     core_backward(layer, device, buffers, parameters[O_PROJ], gradients[O_PROJ], dy);
     householder_backward(layer, householder_of(layer), &slots, device, buffers, parameters, gradients);
-    project_backward(layer, device, buffers, parameters, gradients, norms, x, dx);
+    project_backward(layer, device, buffers, parameters, gradients, slots.next, x, dx);
 }
 
 static size_t path_cache(const struct attention_layer *layer, const struct device *device, int B, int T)
@@ -86,10 +76,9 @@ static size_t path_cache(const struct attention_layer *layer, const struct devic
 static void path_decode(const struct attention_layer *layer, struct device *device, int B, int T, int t, void *buffers,
                         real *const *parameters, const real *x, real *y, real *cache)
 {
-    int norms;
     const struct householder_options *options = householder_of(layer);
-    struct householder_slots slots = path_slots(layer, &norms);
-    project_forward(layer, device, buffers, parameters, norms, x);
+    struct householder_slots slots = path_slots(layer);
+    project_forward(layer, device, buffers, parameters, slots.next, x);
     householder_step(layer, options, &slots, device, buffers, parameters, t, cache);
     core_decode(layer, device, buffers, T, t, parameters[O_PROJ], y, cache + householder_memory(layer, options, B));
 }
