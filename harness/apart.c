@@ -41,7 +41,11 @@ int run_apart(apart_work *work, const void *context, void *result, size_t size, 
     if (pid == 0)
         answer(channel[1], work, context, size);
     close(channel[1]);
-    bool whole = pid > 0 && read(channel[0], &said, sizeof said) == (ssize_t)sizeof said;
+    ssize_t count = -1;
+    do
+        count = pid > 0 ? read(channel[0], &said, sizeof said) : 0;
+    while (count < 0 && errno == EINTR);
+    bool whole = count == (ssize_t)sizeof said;
     close(channel[0]);
     if (pid < 0)
         return error_set(error, "cannot start a process: %s", strerror(errno));

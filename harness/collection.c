@@ -179,17 +179,30 @@ struct collection_table collection_table(const struct collection *collection, co
     return (struct collection_table){ { write_rows }, collection, rows };
 }
 
+static const struct {
+    const char *name;
+    collection_rows *rows;
+} tables[] = { { "results.csv", results_rows }, { "summary.csv", select_rows }, { "min_layers.csv", search_rows } };
+
+static int table_count(const struct collection *collection)
+{
+    return collection->experiment->search.key[0] ? 3 : 2;
+}
+
 int collection_write(const struct collection *collection, struct error *error)
 {
-    static const struct {
-        const char *name;
-        collection_rows *rows;
-    } tables[] = { { "results.csv", results_rows }, { "summary.csv", select_rows }, { "min_layers.csv", search_rows } };
-    int count = collection->experiment->search.key[0] ? 3 : 2;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < table_count(collection); i++) {
         struct collection_table table = collection_table(collection, tables[i].rows);
         if (table_save(&table.source, path_in(collection->folder.text, tables[i].name).text, error) != 0)
             return -1;
     }
     return 0;
+}
+
+bool collection_has_tables(const struct collection *collection)
+{
+    bool all = true;
+    for (int i = 0; i < table_count(collection); i++)
+        all = all && file_exists(path_in(collection->folder.text, tables[i].name).text);
+    return all;
 }

@@ -61,5 +61,7 @@ struct collection_table collection_table(const struct collection *collection, co
 
 /* results.csv, summary.csv and, with a search, min_layers.csv, as far as they are not so already. */
 int collection_write(const struct collection *collection, struct error *error);
+/* Whether they are all there, in whatever state. */
+bool collection_has_tables(const struct collection *collection);
 
 #endif

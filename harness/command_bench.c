@@ -8,6 +8,7 @@
 #include "harness/command_line.h"
 #include "harness/commands.h"
 #include "harness/lanes.h"
+#include "harness/options.h"
 #include "harness/schema.h"
 #include "harness/shipped.h"
 #include "harness/table.h"
@@ -64,12 +65,13 @@ static void write_milliseconds(struct csv_writer *writer, double seconds)
     csv_rounded(writer, round(seconds * 1e7) / 1e4);
 }
 
-/* The device's ceiling, and of an operation that is done in so many seconds the share of it. */
+/* The share of the ceiling that so many operations in so many seconds are. */
 static void write_share(struct csv_writer *writer, double flops, double seconds, double ceiling)
 {
     csv_rounded(writer, round(1e4 * flops / seconds / ceiling) / 1e4);
 }
 
+/* In TFLOP/s. */
 static void write_ceiling(struct csv_writer *writer, double ceiling)
 {
     csv_rounded(writer, round(ceiling / 1e9) / 1e3);
@@ -165,6 +167,26 @@ static int measure_attention(const struct measuring *measuring, struct bench_att
     return 0;
 }
 
+/* Whether each attention that is asked for takes these heads. */
+static int check_sizes(const struct bench_attention *bench, const char *only, struct error *error)
+{
+    for (int i = 0; attention_list[i]; i++) {
+        const struct attention *attention = attention_list[i];
+        if (only && strcmp(only, attention->name) != 0)
+            continue;
+        void *options = calloc(1, attention->options_size);
+        if (!options)
+            return error_set(error, "not enough memory");
+        option_defaults(attention->options, options);
+        struct attention_layer layer = attention_layer_make(attention, options, bench->H * bench->D, bench->H, 1e-6);
+        int result = attention_check(&layer, error);
+        free(options);
+        if (result != 0)
+            return error_prefix(error, "%s", attention->name);
+    }
+    return 0;
+}
+
 static int write_attentions(const struct table_source *source, struct csv_writer *writer, struct error *error)
 {
     static const char *const columns[] = {
@@ -185,6 +207,8 @@ static int write_attentions(const struct table_source *source, struct csv_writer
         parse_choice("--precision", flags->precision, precision_names, &precision, error) != 0)
         return -1;
     bench.precision = (enum precision)precision;
+    if (check_sizes(&bench, flags->attention, error) != 0)
+        return -1;
     double ceiling = ceiling_measure(&measuring->device, bench.precision, error);
     if (ceiling < 0)
         return -1;

@@ -67,7 +67,7 @@ static int write_table(const struct table_source *source, struct csv_writer *wri
         csv_rounded(writer, interval.high);
         csv_rounded(writer, rate(e->sequence_errors, e->sequences));
         csv_rounded(writer, rate(e->last_errors, e->last_scored));
-        csv_rounded(writer, -e->log_prob);
+        csv_rounded(writer, 0 - e->log_prob);
         csv_rounded(writer, e->majority);
         csv_end_row(writer);
     }

@@ -88,8 +88,11 @@ static int draw(const struct opened *opened, const char *name, const char *forma
         return error_set(error, "%s: the experiment names no plot; use --plot NAME", collection->folder.text);
     snprintf(file, sizeof file, "%.100s.%s", opened->experiment->name, format);
     picture = path_in(collection->folder.text, file);
-    if (collection_write(collection, error) != 0)
-        fprintf(stderr, "statelab: warning: drawing from older tables: %s\n", error->message);
+    if (collection_write(collection, error) != 0) {
+        if (!collection_has_tables(collection))
+            return -1;
+        fprintf(stderr, "statelab: warning: drawing from the tables as they are: %s\n", error->message);
+    }
     if (check_done(collection, error) != 0)
         return -1;
     if (plot_draw(collection->folder.text, name, published_path(opened->experiment->published).text, format,

@@ -6,6 +6,7 @@
 #include "harness/commands.h"
 #include "harness/dry_run.h"
 #include "harness/lanes.h"
+#include "harness/machine.h"
 #include "harness/sweep.h"
 
 /* The options that `run` and `worker` have in common, as they are written. */
@@ -33,7 +34,8 @@ static int read_options(const struct sweep_flags *flags, struct sweep_options *o
         parse_pack(flags->pack, &options->pack, error) != 0 ||
         parse_integer("--limit", flags->limit, 1, 1000000, &options->limit, error) != 0 ||
         parse_choice("--retry", flags->retry, retries, &retry, error) != 0 ||
-        parse_seconds("--expiry", flags->expiry, &options->expiry, error) != 0)
+        parse_seconds("--expiry", flags->expiry, &options->expiry, error) != 0 ||
+        device_check_name(options->device, error) != 0)
         return -1;
     options->retry_failed = retry == 0 || retry == 2;
     options->retry_diverged = retry == 1 || retry == 2;

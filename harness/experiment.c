@@ -113,50 +113,97 @@ static int copy_swept_keys(struct experiment *experiment, struct error *error)
     return status;
 }
 
-static char *value_text(const struct node *value)
+/* A copy without the sections that plan the runs: they can be far larger than the run itself. */
+static struct node *clone_run(const struct node *root)
 {
-    if (!value)
-        return strdup("");
-    return value->kind == NODE_SCALAR ? strdup(value->text) : node_text(value);
+    static const char *const plans[] = { "sweep", "select", "search" };
+    struct node *copy = node_new(root->kind, root->source, root->line, root->column, NULL);
+    for (int i = 0; copy && i < root->count; i++) {
+        const struct node_pair *pair = &root->pairs[i];
+        bool is_plan = false;
+        for (size_t k = 0; k < sizeof plans / sizeof *plans; k++)
+            is_plan = is_plan || strcmp(pair->key->text, plans[k]) == 0;
+        if (!is_plan && node_append(copy, node_clone(pair->key), node_clone(pair->item)) != 0) {
+            node_free(copy);
+            return NULL;
+        }
+    }
+    return copy;
 }
 
-static int fill_values(const struct experiment *experiment, int index, struct planned_run *run, struct error *error)
+/* The file as run `index` has it. NULL with a message. */
+static struct node *make_root(const struct experiment *experiment, int index, struct error *error)
 {
-    const struct experiment_source *source = experiment->source;
+    struct node *root = clone_run(experiment->source->root);
+    if (!root) {
+        out_of_memory(error);
+        return NULL;
+    }
+    if (plan_apply(&experiment->source->plan, index, root, error) == 0)
+        return root;
+    node_free(root);
+    return NULL;
+}
+
+/* A value as it is shown and compared, however it was written: 1e-3 is 0.001, {name: rope} is rope. */
+static char *value_text(const struct node *value)
+{
+    double number;
+    char text[64];
+    if (!value)
+        return strdup("");
+    if (value->kind == NODE_MAPPING && value->count == 1 && strcmp(value->pairs[0].key->text, "name") == 0)
+        value = value->pairs[0].item;
+    if (value->kind != NODE_SCALAR)
+        return node_text(value);
+    if (!number_parse(value->text, &number))
+        return strdup(value->text);
+    number_format(number, text, sizeof text);
+    return strdup(text);
+}
+
+/* The text of swept key k in a run: what its point of the sweep says, else what stands in `root` (the file as the run
+ * has it), else the default, which is in the resolved run. */
+static int fill_values(const struct experiment *experiment, int index, const struct node *root,
+                       const struct node *resolved, struct error *error)
+{
+    struct planned_run *run = &experiment->runs[index];
     run->values = calloc((size_t)experiment->swept_count + 1, sizeof *run->values);
     for (int k = 0; run->values && k < experiment->swept_count; k++) {
         const char *key = experiment->swept_keys[k];
-        const struct node *value = plan_value(&source->plan, index, key);
-        run->values[k] = value_text(value ? value : node_at(source->root, key));
+        const struct node *value = plan_value(&experiment->source->plan, index, key);
+        if (!value)
+            value = node_at(root, key);
+        run->values[k] = value_text(value ? value : node_at(resolved, key));
         if (!run->values[k])
             return out_of_memory(error);
     }
     return run->values ? 0 : out_of_memory(error);
 }
 
-/* What neither the run's point of the sweep nor the file sets is there by default: in the resolved run. */
-static int fill_defaults(const struct experiment *experiment, struct planned_run *run, const struct run_config *config,
-                         struct error *error)
+/* Whether neither the run's point of the sweep nor the file sets some swept key. */
+static bool needs_defaults(const struct experiment *experiment, int index, const struct node *root)
 {
-    int k = 0;
-    while (k < experiment->swept_count && run->values[k][0] != '\0')
-        k++;
-    if (k == experiment->swept_count)
-        return 0;
-    char *text = run_config_text(config);
-    struct node *resolved = yaml_read_text(text, "config.yaml", error);
-    free(text);
-    for (; resolved && k < experiment->swept_count; k++) {
-        if (run->values[k][0] != '\0')
-            continue;
-        free(run->values[k]);
-        run->values[k] = value_text(node_at(resolved, experiment->swept_keys[k]));
-        if (!run->values[k]) {
-            node_free(resolved);
-            return out_of_memory(error);
-        }
+    for (int k = 0; k < experiment->swept_count; k++)
+        if (!plan_value(&experiment->source->plan, index, experiment->swept_keys[k]) &&
+            !node_at(root, experiment->swept_keys[k]))
+            return true;
+    return false;
+}
+
+static int describe_run(const struct experiment *experiment, int index, const struct node *root,
+                        const struct run_config *config, struct error *error)
+{
+    struct node *resolved = NULL;
+    run_config_id(config, experiment->runs[index].id);
+    if (needs_defaults(experiment, index, root)) {
+        char *text = run_config_text(config);
+        resolved = yaml_read_text(text, "config.yaml", error);
+        free(text);
+        if (!resolved)
+            return -1;
     }
-    int result = resolved ? 0 : -1;
+    int result = fill_values(experiment, index, root, resolved, error);
     node_free(resolved);
     return result;
 }
@@ -169,11 +216,13 @@ static int plan_run(struct experiment *experiment, int index, struct error *erro
     run->search_group = plan->searched ? index / climb : -1;
     run->search_rank = index % climb;
     struct run_config config;
-    if (fill_values(experiment, index, run, error) != 0 || experiment_resolve(experiment, index, &config, error) != 0)
-        return -1;
-    run_config_id(&config, run->id);
-    int result = fill_defaults(experiment, run, &config, error);
-    run_config_free(&config);
+    struct node *root = make_root(experiment, index, error);
+    int result = root ? config_resolve(root, &config, error) : -1;
+    if (result == 0) {
+        result = describe_run(experiment, index, root, &config, error);
+        run_config_free(&config);
+    }
+    node_free(root);
     return result;
 }
 
@@ -306,32 +355,10 @@ void experiment_free(struct experiment *experiment)
     free(experiment);
 }
 
-/* A copy without the sections that plan the runs: they can be far larger than the run itself. */
-static struct node *clone_run(const struct node *root)
-{
-    static const char *const plans[] = { "sweep", "select", "search" };
-    struct node *copy = node_new(root->kind, root->source, root->line, root->column, NULL);
-    for (int i = 0; copy && i < root->count; i++) {
-        const struct node_pair *pair = &root->pairs[i];
-        bool is_plan = false;
-        for (size_t k = 0; k < sizeof plans / sizeof *plans; k++)
-            is_plan = is_plan || strcmp(pair->key->text, plans[k]) == 0;
-        if (!is_plan && node_append(copy, node_clone(pair->key), node_clone(pair->item)) != 0) {
-            node_free(copy);
-            return NULL;
-        }
-    }
-    return copy;
-}
-
 int experiment_resolve(const struct experiment *experiment, int index, struct run_config *config, struct error *error)
 {
-    struct node *root = clone_run(experiment->source->root);
-    if (!root)
-        return out_of_memory(error);
-    int status = plan_apply(&experiment->source->plan, index, root, error);
-    if (status == 0)
-        status = config_resolve(root, config, error);
+    struct node *root = make_root(experiment, index, error);
+    int status = root ? config_resolve(root, config, error) : -1;
     node_free(root);
     return status;
 }

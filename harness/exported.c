@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/options.h"
 #include "harness/plot.h"
 #include "harness/published.h"
 #include "harness/report.h"
@@ -70,10 +71,10 @@ int export_write(const struct collection *collection, const char *folder, struct
 {
     struct collection there = *collection; /* the same results, to be written elsewhere */
     snprintf(there.folder.text, sizeof there.folder.text, "%s", folder);
-    if (sweep_publish(collection->experiment, folder, error) != 0 || write_configs(collection, folder, error) != 0 ||
-        collection_write(&there, error) != 0 || write_report(&there, error) != 0)
+    if (folder_make(folder, error) != 0 || collection_write(&there, error) != 0 || write_report(&there, error) != 0 ||
+        draw(&there, error) != 0 || write_configs(collection, folder, error) != 0)
         return -1;
-    return draw(&there, error);
+    return sweep_publish(collection->experiment, folder, error); /* last: what is cut short is no export */
 }
 
 /* ---- reading ---- */
@@ -96,7 +97,7 @@ static bool is_row_of(const struct csv_table *table, size_t row, const struct ex
 {
     for (int key = 0; key < experiment->swept_count; key++) {
         int column = column_of(table, experiment, key);
-        if (column < 0 || strcmp(csv_cell(table, row, (size_t)column), experiment->runs[run].values[key]) != 0)
+        if (column < 0 || !same_value(csv_cell(table, row, (size_t)column), experiment->runs[run].values[key]))
             return false;
     }
     return true;

@@ -133,10 +133,17 @@ int file_write(const char *path, const void *bytes, size_t size, struct error *e
     return file_commit(&output, error);
 }
 
+/* A file, or a link to one. */
+static bool is_plain(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 bool file_holds(const char *path, const void *bytes, size_t size)
 {
     size_t old_size = 0;
-    char *old = is_replaceable(path) && file_exists(path) ? file_read(path, &old_size, NULL) : NULL;
+    char *old = is_plain(path) ? file_read(path, &old_size, NULL) : NULL;
     bool same = old && old_size == size && memcmp(old, bytes, size) == 0;
     free(old);
     return same;
@@ -144,7 +151,11 @@ bool file_holds(const char *path, const void *bytes, size_t size)
 
 int file_update(const char *path, const void *bytes, size_t size, struct error *error)
 {
-    return file_holds(path, bytes, size) ? 0 : file_write(path, bytes, size, error);
+    if (file_holds(path, bytes, size))
+        return 0;
+    if (file_exists(path) && !is_plain(path))
+        return error_set(error, "cannot write %s: it is no plain file; remove it", path);
+    return file_write(path, bytes, size, error);
 }
 
 /* ---- folders ---- */

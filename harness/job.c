@@ -248,6 +248,8 @@ static enum job_end evaluate_finally(struct job *job, struct error *error)
     struct run_result result = { 0 };
     view_of(job)->loss = NAN;
     int status = weights_read(model, path_in(job->folder.text, "model.safetensors").text, error);
+    if (status != 0)
+        error_append(error, "; remove the folder of the run, so that it is trained again");
     if (status == 0)
         status = final_evaluate(model, select, job->worker->stop, &result, error);
     enum job_end end = status < 0 ? failure(job, error) : status > 0 ? JOB_STOPPED : JOB_FINISHED;

@@ -78,16 +78,23 @@ static long name_ordinal(const char *name)
     return strtol(digits, NULL, 10);
 }
 
+int device_check_name(const char *name, struct error *error)
+{
+    if (strcmp(name, "auto") == 0 || strcmp(name, "cpu") == 0 || strcmp(name, "cuda") == 0 || name_ordinal(name) >= 0)
+        return 0;
+    return error_set(error, "unknown device '%s'; known are auto, cpu, cuda and cuda:N", name);
+}
+
 int device_choose(struct device_choice *choice, const char *name, struct error *error)
 {
     struct error reason;
     *choice = (struct device_choice){ .threads = machine_cores() };
+    if (device_check_name(name, error) != 0)
+        return -1;
     if (strcmp(name, "cpu") == 0)
         return 0;
     bool automatic = strcmp(name, "auto") == 0;
     long ordinal = name_ordinal(name);
-    if (!automatic && strcmp(name, "cuda") != 0 && ordinal < 0)
-        return error_set(error, "unknown device '%s'; known are auto, cpu, cuda and cuda:N", name);
     int devices = probe_cuda(&reason);
     if (devices == 0 && automatic)
         return 0;

@@ -19,6 +19,9 @@ struct device_choice {
 };
 int device_choose(struct device_choice *choice, const char *name, struct error *error);
 
+/* Whether it is such a name; which devices there are it does not ask. */
+int device_check_name(const char *name, struct error *error);
+
 /* Of so many threads, how many each of `runs` at once gets; at least 1. */
 int threads_each(int threads, int runs);
 

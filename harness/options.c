@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    NUMBER_SIZE = 48, /* holds any number that format_real writes */
+    NUMBER_SIZE = 48, /* holds any number that number_format writes */
     SHOWN_SIZE = 72,  /* of a user's text, in a message */
     RANGE_SIZE = 512,
     NAME_LIMIT = 64 /* longer names are near to nothing */
@@ -186,7 +186,7 @@ int option_parse(const struct option *option, const char *text, void *fields, st
 /* ---- printing ---- */
 
 /* The fewest significant digits that read back as `value`; plain notation from 0.0001 to below 1e15. */
-static void format_real(double value, char *text, size_t size)
+void number_format(double value, char *text, size_t size)
 {
     char scientific[NUMBER_SIZE];
     int digits = 1;
@@ -210,8 +210,21 @@ static void format_duration(double seconds, char *text, size_t size)
 {
     double unit = seconds >= 3600 && fmod(seconds, 3600) == 0 ? 3600 : seconds >= 60 && fmod(seconds, 60) == 0 ? 60 : 1;
     char number[NUMBER_SIZE];
-    format_real(seconds / unit, number, sizeof number);
+    number_format(seconds / unit, number, sizeof number);
     snprintf(text, size, "%s%s", number, unit == 3600 ? "h" : unit == 60 ? "m" : "s");
+}
+
+bool number_parse(const char *text, double *value)
+{
+    char *end;
+    *value = strtod(text, &end);
+    return *text != '\0' && *end == '\0' && text[strspn(text, "+-.0123456789eE")] == '\0';
+}
+
+bool same_value(const char *a, const char *b)
+{
+    double x, y;
+    return number_parse(a, &x) && number_parse(b, &y) ? x == y : strcmp(a, b) == 0;
 }
 
 void option_format(const struct option *option, const void *fields, char *text, size_t size)
@@ -222,7 +235,7 @@ void option_format(const struct option *option, const void *fields, char *text, 
         snprintf(text, size, "%d", *(const int *)field);
         break;
     case OPTION_REAL:
-        format_real(*(const double *)field, text, size);
+        number_format(*(const double *)field, text, size);
         break;
     case OPTION_BOOL:
         snprintf(text, size, "%s", *(const bool *)field ? "true" : "false");
@@ -241,7 +254,7 @@ void option_format(const struct option *option, const void *fields, char *text, 
 
 static void number_range(const struct option *option, char *text, size_t size)
 {
-    void (*format)(double, char *, size_t) = option->type == OPTION_DURATION ? format_duration : format_real;
+    void (*format)(double, char *, size_t) = option->type == OPTION_DURATION ? format_duration : number_format;
     char low[NUMBER_SIZE], high[NUMBER_SIZE];
     format(option->min, low, sizeof low);
     format(option->max, high, sizeof high);

@@ -20,6 +20,13 @@ int option_parse(const struct option *option, const char *text, void *fields, st
 /* Writes the field in canonical form (the shortest text that reads back as the same value). */
 void option_format(const struct option *option, const void *fields, char *text, size_t size);
 
+/* A number in that form; and whether a text is one, however it is written. */
+void number_format(double value, char *text, size_t size);
+bool number_parse(const char *text, double *value);
+
+/* Whether two texts name the same value: as numbers where both are, else as words. */
+bool same_value(const char *a, const char *b);
+
 /* What is allowed, for help: "1 to 1000000", "reads | all", ... */
 void option_range(const struct option *option, char *text, size_t size);
 

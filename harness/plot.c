@@ -84,6 +84,8 @@ int plot_draw(const char *folder, const char *name, const char *published, const
         result = fclose(stream) == 0 ? run_gnuplot(definitions, path_in(scripts.text, file).text, &drawn, error) : -1;
     }
     free(definitions);
+    if (result == 0 && !drawn.in_place && ftell(drawn.stream) == 0)
+        result = error_set(error, "%s draws nothing: it is no plot", path_in(scripts.text, file).text);
     if (result == 0)
         return file_commit(&drawn, error);
     file_abandon(&drawn);

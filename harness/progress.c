@@ -89,8 +89,10 @@ void progress_finished(struct progress *progress, int run)
         fprintf(stderr, ": %s", result->reason);
     for (int i = 0; i < result->set_count; i++) {
         const struct set_result *set = &result->sets[i];
-        if (!set->validation)
+        if (!set->validation && set->evaluation.scored > 0)
             fprintf(stderr, ", %s %.4g %%", set->name, 100 * rate(set->evaluation.errors, set->evaluation.scored));
+        else if (!set->validation)
+            fprintf(stderr, ", %s without a scored position", set->name);
     }
     if (result->status == RUN_DONE)
         fprintf(stderr, " in %.3g s", result->train_seconds);

@@ -15,6 +15,7 @@
 #include "harness/exported.h"
 #include "harness/groups.h"
 #include "harness/lanes.h"
+#include "harness/options.h"
 #include "harness/progress.h"
 #include "harness/select.h"
 
@@ -94,14 +95,6 @@ static void tidy(struct sweep *sweep, int run)
 }
 
 /* ---- which runs ---- */
-
-static bool same_value(const char *a, const char *b)
-{
-    char *end_a, *end_b;
-    double x = strtod(a, &end_a), y = strtod(b, &end_b);
-    bool numbers = *a && *b && !*end_a && !*end_b;
-    return numbers ? x == y : strcmp(a, b) == 0;
-}
 
 static int apply_only(const struct experiment *experiment, const char *only, bool *wanted, struct error *error)
 {
@@ -540,8 +533,8 @@ static int conclude(struct sweep *sweep, bool interrupted)
         fprintf(stderr, "interrupted; the same command, or `statelab worker %s`, goes on from here\n", folder);
         return SWEEP_INTERRUPTED;
     }
-    bool incomplete = waiting > 0 && sweep->options->limit == 0;
-    bool whole = failed == 0 && blocked == 0 && !incomplete && sweep->unfinished == 0;
+    bool incomplete = (waiting > 0 || sweep->unfinished > 0) && sweep->options->limit == 0;
+    bool whole = failed == 0 && blocked == 0 && !incomplete;
     return whole && !sweep->broken ? SWEEP_DONE : SWEEP_FAILED;
 }
 

@@ -49,7 +49,8 @@ static bool do_run(struct worker *worker, int run, struct claim *claim, enum wor
         *exit = WORKER_STOPPED;
         go_on = false;
     } else if (end == JOB_FAILED) {
-        fprintf(stderr, "statelab: run %s failed: %s\n", id, error.message);
+        fprintf(stderr, "statelab: run %s %s: %s\n", id, queue->finishing ? "cannot be evaluated at length" : "failed",
+                error.message);
         queue_give_up(queue, run);
         if (!queue->finishing && worker_record_failure(queue->collection, run, error.message, &unrecorded) != 0) {
             fprintf(stderr, "statelab: and that cannot be recorded: %s\n", unrecorded.message);

@@ -45,8 +45,10 @@ static yaml_mark_t byte_mark(const struct reader *reader)
 {
     yaml_mark_t mark = { 0 };
     for (size_t i = 0; i < reader->parser.problem_offset; i++) {
-        mark.column = reader->bytes[i] == '\n' ? 0 : mark.column + 1;
-        mark.line += reader->bytes[i] == '\n';
+        unsigned char byte = (unsigned char)reader->bytes[i];
+        bool ends = byte == '\n' || (byte == '\r' && reader->bytes[i + 1] != '\n');
+        mark.line += ends;
+        mark.column = ends ? 0 : mark.column + ((byte & 0xC0) != 0x80); /* the first byte of a character */
     }
     return mark;
 }

@@ -136,6 +136,8 @@ static void test_commands_and_options_that_do_not_exist_are_answered(void **stat
     expect_bad(RUN("bench", "attention", "--attention", "paths"), "unknown attention 'paths'");
     expect_bad(RUN("run", "good.yaml", "--device", "abacus"), "abacus");
     expect_bad(RUN("run", "good.yaml", "--device", "cuda:x"), "unknown device 'cuda:x'");
+    expect_bad(RUN("run", "good.yaml", "--device", "CUDA", "--dry-run"), "unknown device 'CUDA'");
+    expect_bad(RUN("bench", "attention", "--head-dim", "7"), "multiple of 8");
     expect_bad(RUN("tasks", "flipflop"), "did you mean 'flip_flop'");
     expect_bad(RUN("attentions", "paths"), "did you mean 'path'");
     expect_bad(RUN("sample", "flip_flop", "--set", "p_ignore=2"), "p_ignore");
@@ -232,6 +234,8 @@ static void test_a_figure_that_does_not_fit_is_an_error(void **state)
     assert_int_equal(RUN("plot", reference, "--output", "/dev/full"), 2); /* gnuplot may warn of other things */
     assert_non_null(strstr(error_text, "cannot write /dev/full: No space left on device"));
     assert_string_equal(out_text, "");
+    expect_bad(RUN("plot", reference, "--plot", "style", "--output", "nothing.png"), "draws nothing");
+    assert_false(exists("nothing.png"));
 }
 
 static void test_samples_are_words_with_the_scored_positions_marked(void **state)

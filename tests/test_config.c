@@ -75,6 +75,7 @@ static const struct bad bad_files[] = {
     { "task: {name: flip_flop\n", ":2:1:", "broken YAML" },
     { "task:\n\tname: flip_flop\n", ":2:1:", "broken YAML" },
     { "task: flip_flop\nname: \"a\xff\"\n", ":2:9:", "broken YAML" },
+    { "# \xc3\xa9 is one\r\rname: \"\xc3\xa9\xff\"\r\n", ":3:9:", "broken YAML" },
     { "- 1\n", ":1:1:", "mapping" },
     { "hello\n", ":1:1:", "mapping" },
     { WHOLE "trian: {steps: 5}\n", ":4:1:", "did you mean 'train'" },

@@ -118,6 +118,33 @@ static void test_a_point_that_leaves_a_key_out_has_the_default(void **state)
     experiment_free(experiment);
 }
 
+static void test_values_are_the_same_however_they_are_written(void **state)
+{
+    (void)state;
+    write_file(WHOLE "sweep: [{train.lr: 1e-3, model.attention: {name: rope}}, {train.lr: 0.0010, seed: 1},\n"
+                     "        {seed: 2}, {train.lr: 1.5e-5, seed: 03}]\n");
+    struct experiment *experiment = load_good(NULL, 0);
+    static const char *const expected[4][3] = {
+        { "0.001", "rope", "0" }, { "0.001", "rope", "1" }, { "0.001", "rope", "2" }, { "1.5e-5", "rope", "3" }
+    };
+    for (int run = 0; run < 4; run++)
+        for (int key = 0; key < 3; key++)
+            assert_string_equal(experiment->runs[run].values[key], expected[run][key]);
+    experiment_free(experiment);
+}
+
+/* The second point leaves task alone but for what is below it. */
+static void test_what_a_point_leaves_alone_is_as_the_run_has_it(void **state)
+{
+    (void)state;
+    write_file(WHOLE "sweep: [{task: {name: mqrar, seq_len: 16}}, {task.seq_len: 8}]\n");
+    struct experiment *experiment = load_good(NULL, 0);
+    assert_string_equal(experiment->runs[0].values[1], "16");
+    assert_string_equal(experiment->runs[1].values[1], "8");
+    assert_non_null(strstr(experiment->runs[1].values[0], "seq_len: 8"));
+    experiment_free(experiment);
+}
+
 static void test_an_override_that_the_sweep_would_undo_is_refused(void **state)
 {
     (void)state;
@@ -287,6 +314,8 @@ int main(void)
         cmocka_unit_test(test_a_key_that_would_undo_an_earlier_one_is_refused),
         cmocka_unit_test(test_an_option_below_a_swept_attention_reaches_every_run),
         cmocka_unit_test(test_a_point_that_leaves_a_key_out_has_the_default),
+        cmocka_unit_test(test_values_are_the_same_however_they_are_written),
+        cmocka_unit_test(test_what_a_point_leaves_alone_is_as_the_run_has_it),
         cmocka_unit_test(test_an_override_that_the_sweep_would_undo_is_refused),
         cmocka_unit_test(test_a_misspelt_evaluation_set_does_not_become_another),
         cmocka_unit_test(test_what_a_report_pools_is_swept),

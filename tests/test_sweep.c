@@ -207,6 +207,14 @@ static void damaged_tables_are_written_again(void **state)
     RUN("plot", in_folder("out/small").text, "--plot", "table1"); /* draws if gnuplot is there */
     assert_true(file_holds(table.text, text, size));
     free(text);
+    assert_int_equal(unlink(table.text), 0);
+    assert_int_equal(mkfifo(table.text, 0666), 0);
+    expect(SWEEP("out", "--workers", "2"), 1);
+    output_says("summary.csv: it is no plain file");
+    assert_int_equal(unlink(table.text), 0);
+    assert_int_equal(symlink("nowhere/summary.csv", table.text), 0);
+    expect(RUN("plot", in_folder("out/small").text, "--plot", "table1"), 2);
+    output_says("cannot write");
 }
 
 static void another_experiment_in_the_folder_is_announced(void **state)
@@ -216,6 +224,14 @@ static void another_experiment_in_the_folder_is_announced(void **state)
     expect(SWEEP("out", "--limit", "1"), 0);
     expect(SWEEP("out", "--limit", "1"), 0);
     char *output = file_read(in_folder("output").text, NULL, NULL);
+    assert_non_null(output);
+    assert_null(strstr(output, words));
+    free(output);
+    struct path yaml = in_folder("out/small/experiment.yaml"), kept = in_folder("kept.yaml");
+    assert_int_equal(rename(yaml.text, kept.text), 0);
+    assert_int_equal(symlink(kept.text, yaml.text), 0);
+    expect(SWEEP("out", "--limit", "1"), 0);
+    output = file_read(in_folder("output").text, NULL, NULL);
     assert_non_null(output);
     assert_null(strstr(output, words));
     free(output);
@@ -400,6 +416,8 @@ static void an_open_choice_is_not_evaluated_at_length(void **state)
     assert_int_equal(count_files("out/small/*/final.csv", NULL), 0);
     expect(SWEEP("out", "--set", "select.final.id=70", "--only", "model.attention=path"), 0);
     assert_int_equal(count_files("out/small/*/final.csv", NULL), 2);
+    expect(SWEEP("out", "--set", "select.final.id=80", "--only", "model.attention=path", "--limit", "1"), 0);
+    output_says("1 selected runs still to evaluate at length");
 }
 
 static void a_last_evaluation_that_fails_or_is_stopped_leaves_the_result(void **state)
@@ -420,6 +438,8 @@ static void a_last_evaluation_that_fails_or_is_stopped_leaves_the_result(void **
     assert_int_equal(unlink(final.text), 0);
     assert_int_equal(unlink(weights.text), 0);
     expect(SWEEP("out", "--workers", "2", "--set", "select.final.id=70"), 1);
+    output_says("cannot be evaluated at length");
+    output_says("remove the folder of the run");
     output_says("1 selected runs still to evaluate at length");
     assert_int_equal(count_status("out", "done", NULL), 8 * ROWS);
     static const char *const commands[] = { "status", "report" };
