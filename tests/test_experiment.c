@@ -121,11 +121,11 @@ static void test_a_point_that_leaves_a_key_out_has_the_default(void **state)
 static void test_values_are_the_same_however_they_are_written(void **state)
 {
     (void)state;
-    write_file(WHOLE "sweep: [{train.lr: 1e-3, model.attention: {name: rope}}, {train.lr: 0.0010, seed: 1},\n"
+    write_file(WHOLE "sweep: [{train.lr: 1e-3, model.attention: {name: path}}, {train.lr: 0.0010, seed: 1},\n"
                      "        {seed: 2}, {train.lr: 1.5e-5, seed: 03}]\n");
     struct experiment *experiment = load_good(NULL, 0);
     static const char *const expected[4][3] = {
-        { "0.001", "rope", "0" }, { "0.001", "rope", "1" }, { "0.001", "rope", "2" }, { "1.5e-5", "rope", "3" }
+        { "0.001", "path", "0" }, { "0.001", "path", "1" }, { "0.001", "path", "2" }, { "1.5e-5", "path", "3" }
     };
     for (int run = 0; run < 4; run++)
         for (int key = 0; key < 3; key++)
