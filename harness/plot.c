@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "harness/csv.h"
 #include "harness/shipped.h"
 
 const char *const plot_formats[] = { "png", "svg", "pdf", NULL };
@@ -61,6 +62,39 @@ static int run_gnuplot(const char *definitions, const char *script, struct file_
     return 0;
 }
 
+/* `line`: the name of a table and of columns that it must have; it is taken apart. */
+static int check_table(const char *folder, char *line, const char *script, struct error *error)
+{
+    char *rest = NULL, *name = strtok_r(line, " ", &rest), *column;
+    struct csv_table table;
+    struct path path = path_in(folder, name ? name : "");
+    if (csv_read(&table, path.text, error) != 0)
+        return error_append(error, " (%s reads it)", script);
+    int result = 0;
+    while (result == 0 && (column = strtok_r(NULL, " ", &rest)))
+        if (csv_column(&table, column) < 0)
+            result = error_set(error, "%s has no column %s, which %s reads; sweep that key, or choose another --plot",
+                               path.text, column, script);
+    csv_free(&table);
+    return result;
+}
+
+/* A script's line "# Reads: TABLE COLUMN ..." says what must be there: gnuplot would say so in its own words only. */
+static int check_script(const char *folder, const char *script, struct error *error)
+{
+    static const char mark[] = "\n# Reads: ";
+    char *text = file_read(script, NULL, error);
+    char *line = text ? strstr(text, mark) : NULL;
+    int result = text ? 0 : -1;
+    if (line) {
+        line += strlen(mark);
+        line[strcspn(line, "\n")] = '\0';
+        result = check_table(folder, line, script, error);
+    }
+    free(text);
+    return result;
+}
+
 int plot_draw(const char *folder, const char *name, const char *published, const char *format, const char *output,
               struct error *error)
 {
@@ -69,8 +103,9 @@ int plot_draw(const char *folder, const char *name, const char *published, const
     struct path scripts = path_name_is_safe(name) ? shipped_plots(file) : (struct path){ "" };
     if (!scripts.text[0])
         return error_set(error, "there is no plot '%s' (no %s in plots/ or $STATELAB_PLOTS)", name, file);
+    struct path script = path_in(scripts.text, file);
     struct file_output drawn;
-    if (file_begin(&drawn, output, error) != 0)
+    if (check_script(folder, script.text, error) != 0 || file_begin(&drawn, output, error) != 0)
         return -1;
     char *definitions = NULL;
     size_t size = 0;
@@ -81,11 +116,11 @@ int plot_draw(const char *folder, const char *name, const char *published, const
         define(stream, "published", published);
         define(stream, "scripts", scripts.text);
         define(stream, "format", format);
-        result = fclose(stream) == 0 ? run_gnuplot(definitions, path_in(scripts.text, file).text, &drawn, error) : -1;
+        result = fclose(stream) == 0 ? run_gnuplot(definitions, script.text, &drawn, error) : -1;
     }
     free(definitions);
     if (result == 0 && !drawn.in_place && ftell(drawn.stream) == 0)
-        result = error_set(error, "%s draws nothing: it is no plot", path_in(scripts.text, file).text);
+        result = error_set(error, "%s draws nothing: it is no plot", script.text);
     if (result == 0)
         return file_commit(&drawn, error);
     file_abandon(&drawn);

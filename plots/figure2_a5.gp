@@ -1,5 +1,6 @@
 # Figure 2, bottom: the fewest layers that reach the goal, against the length of the word. Points are seeds, lines join
-# their means; a point on the top line (> max) is a climb that failed at every depth. Reads min_layers.csv.
+# their means; a point on the top line (> max) is a climb that failed at every depth.
+# Reads: min_layers.csv task.seq_len model.attention model.layers best
 load scripts.'/style.gp'
 data = folder.'/min_layers.csv'
 set datafile missing NaN # rows of others, and of climbs that go on, do not break a line

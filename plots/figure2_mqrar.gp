@@ -1,5 +1,5 @@
 # Figure 2, top: accuracy against N. Lines join the medians over the seeds; bars reach from the worst to the best seed.
-# Reads summary.csv.
+# Reads: summary.csv attention task.n_back
 load scripts.'/style.gp'
 data = folder.'/summary.csv'
 

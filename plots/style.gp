@@ -1,4 +1,5 @@
 # What all figures share: the format of the output, lines that differ without colour, and the attentions in a fixed order.
+# A script that loads it may say, in a line "# Reads: TABLE COLUMN ...", what it cannot do without.
 if (format eq 'png') set terminal pngcairo size 900, 540 font 'Sans,12'
 if (format eq 'svg') set terminal svg size 900, 540 font 'Sans,14' background 'white'
 if (format eq 'pdf') set terminal pdfcairo size 6.5in, 3.9in font 'Sans,10'

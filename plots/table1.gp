@@ -1,7 +1,8 @@
 # Table 1: the error of each attention on each test set, on a logarithmic axis. A point is the median over the seeds, the
 # bar reaches from the lowest to the highest end of their 95 % intervals. A 0 with an arrow is a median of 0: it hangs from
 # the upper end of the interval of no error among all the seeds' positions. A cross is the published value, if there is
-# one above 0. Reads summary.csv and the file `published`.
+# one above 0.
+# Reads: summary.csv attention set
 load scripts.'/style.gp'
 data = folder.'/summary.csv'
 

@@ -235,6 +235,8 @@ static void test_a_figure_that_does_not_fit_is_an_error(void **state)
     assert_non_null(strstr(error_text, "cannot write /dev/full: No space left on device"));
     assert_string_equal(out_text, "");
     expect_bad(RUN("plot", reference, "--plot", "style", "--output", "nothing.png"), "draws nothing");
+    expect_bad(RUN("plot", reference, "--plot", "figure2_mqrar"), "summary.csv has no column task.n_back");
+    expect_bad(RUN("plot", reference, "--plot", "figure2_a5"), "min_layers.csv");
     assert_false(exists("nothing.png"));
 }
 
