@@ -117,7 +117,7 @@ struct sweep_counts collection_counts(const struct collection *collection)
 
 /* ---- tables ---- */
 
-bool collection_has_column(const struct experiment *experiment, int key)
+const char *collection_column(const struct experiment *experiment, int key)
 {
     static const char *const fixed[] = { "seed", "task", "task.name", "model.attention", "model.attention.name", NULL };
     const char *name = experiment->swept_keys[key];
@@ -125,21 +125,22 @@ bool collection_has_column(const struct experiment *experiment, int key)
     while (fixed[i] && strcmp(fixed[i], name) != 0)
         i++;
     if (!fixed[i])
-        return true;
+        return name;
     for (int run = 0; run < experiment->run_count; run++)
-        if (strpbrk(experiment->runs[run].values[key], "{:") != NULL)
-            return true; /* {name: path, beta_max: 1}: more than the fixed column says */
-    return false;
+        if (strpbrk(experiment->runs[run].values[key], "{:") != NULL) /* more than the fixed column says */
+            return strcmp(name, "task") == 0 ? "task.options" : name;
+    return NULL;
 }
 
 /* The swept keys that have a column of their own in results.csv: their names and their places. Returns how many. */
-static int own_columns(const struct experiment *experiment, char **names, int *keys)
+static int own_columns(const struct experiment *experiment, const char **names, int *keys)
 {
     int count = 0;
     for (int key = 0; key < experiment->swept_count; key++) {
-        if (!collection_has_column(experiment, key))
+        const char *name = collection_column(experiment, key);
+        if (!name)
             continue;
-        names[count] = experiment->swept_keys[key];
+        names[count] = name;
         keys[count++] = key;
     }
     return count;
@@ -149,7 +150,7 @@ static int own_columns(const struct experiment *experiment, char **names, int *k
 static int results_rows(const struct collection *collection, struct csv_writer *writer, struct error *error)
 {
     const struct experiment *experiment = collection->experiment;
-    char **row = calloc((size_t)experiment->swept_count + 1, sizeof *row);
+    const char **row = calloc((size_t)experiment->swept_count + 1, sizeof *row);
     int *keys = calloc((size_t)experiment->swept_count + 1, sizeof *keys);
     int result = row && keys ? 0 : error_set(error, "not enough memory for the table of results");
     if (row && keys) {

@@ -46,8 +46,8 @@ struct sweep_counts {
 };
 struct sweep_counts collection_counts(const struct collection *collection);
 
-/* Whether a swept key is a column of its own: not one of the fixed columns under another name. */
-bool collection_has_column(const struct experiment *experiment, int key);
+/* The name of a swept key's own column; NULL if it has none, being one of the fixed columns under another name. */
+const char *collection_column(const struct experiment *experiment, int key);
 
 /* Writes a table made from the results: select_rows, search_rows. 0, or -1 with a message. */
 typedef int collection_rows(const struct collection *collection, struct csv_writer *writer, struct error *error);

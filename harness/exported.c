@@ -87,8 +87,8 @@ bool export_is(const char *folder)
 /* The column of results.csv that holds a swept key. */
 static int column_of(const struct csv_table *table, const struct experiment *experiment, int key)
 {
-    const char *name = experiment->swept_keys[key];
-    if (!collection_has_column(experiment, key))
+    const char *own = collection_column(experiment, key), *name = own ? own : experiment->swept_keys[key];
+    if (!own)
         name = strncmp(name, "model.", 6) == 0 ? "attention" : strncmp(name, "task", 4) == 0 ? "task" : name;
     return csv_column(table, name);
 }

@@ -124,7 +124,7 @@ static int write_table(const struct table_source *source, struct csv_writer *wri
         csv_text(writer, "attention");
     for (int key = 0; key < experiment->swept_count; key++)
         if (s->summary->shown[key])
-            csv_text(writer, experiment->swept_keys[key]);
+            csv_text(writer, collection_column(experiment, key));
     for (int set = 0; set < set_count; set++) {
         csv_text(writer, sets[set]);
         if (published_source(s->published, sets[set]))

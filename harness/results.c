@@ -71,7 +71,7 @@ const struct evaluation *run_result_set(const struct run_result *result, const c
 
 /* ---- writing ---- */
 
-void run_result_header(struct csv_writer *writer, char *const *keys, int key_count)
+void run_result_header(struct csv_writer *writer, const char *const *keys, int key_count)
 {
     csv_texts(writer, fixed_columns);
     for (int i = 0; i < key_count; i++)
@@ -108,8 +108,8 @@ static void write_no_set(struct csv_writer *writer)
         csv_text(writer, "");
 }
 
-void run_result_rows(struct csv_writer *writer, const char *id, const struct run_result *result, char *const *values,
-                     int value_count)
+void run_result_rows(struct csv_writer *writer, const char *id, const struct run_result *result,
+                     const char *const *values, int value_count)
 {
     int rows = result->set_count > 0 ? result->set_count : 1;
     for (int row = 0; row < rows; row++) {
@@ -134,16 +134,16 @@ void run_result_rows(struct csv_writer *writer, const char *id, const struct run
     }
 }
 
-static int write_file(struct path path, const char *id, const struct run_result *result, char **asked,
+static int write_file(struct path path, const char *id, const struct run_result *result, const char *asked,
                       struct error *error)
 {
-    static char key[] = "final";
+    static const char *const key[] = { "final" };
     struct file_output output;
     if (file_begin(&output, path.text, error) != 0)
         return -1;
     struct csv_writer writer = { output.stream, false };
-    run_result_header(&writer, (char *[]){ key }, asked ? 1 : 0);
-    run_result_rows(&writer, id, result, asked, asked ? 1 : 0);
+    run_result_header(&writer, key, asked ? 1 : 0);
+    run_result_rows(&writer, id, result, &asked, asked ? 1 : 0);
     return file_commit(&output, error);
 }
 
@@ -152,10 +152,10 @@ int run_result_write(const char *folder, const char *id, const struct run_result
     return write_file(path_in(path_in(folder, id).text, "result.csv"), id, result, NULL, error);
 }
 
-int run_final_write(const char *folder, const char *id, const struct run_result *result, char *asked,
+int run_final_write(const char *folder, const char *id, const struct run_result *result, const char *asked,
                     struct error *error)
 {
-    return write_file(path_in(path_in(folder, id).text, "final.csv"), id, result, &asked, error);
+    return write_file(path_in(path_in(folder, id).text, "final.csv"), id, result, asked, error);
 }
 
 /* ---- reading ---- */

@@ -48,9 +48,9 @@ const struct evaluation *run_result_set(const struct run_result *result, const c
 
 /* Writes the rows of one run: one per set, or a single one without a set if it has none. `values[k]` is the text
  * of column `keys[k]`; the two timing columns stand last. */
-void run_result_header(struct csv_writer *writer, char *const *keys, int key_count);
-void run_result_rows(struct csv_writer *writer, const char *id, const struct run_result *result, char *const *values,
-                     int value_count);
+void run_result_header(struct csv_writer *writer, const char *const *keys, int key_count);
+void run_result_rows(struct csv_writer *writer, const char *id, const struct run_result *result,
+                     const char *const *values, int value_count);
 
 /* FOLDER/ID/result.csv. */
 int run_result_write(const char *folder, const char *id, const struct run_result *result, struct error *error);
@@ -58,7 +58,7 @@ int run_result_write(const char *folder, const char *id, const struct run_result
 int run_result_read(const char *folder, const char *id, struct run_result *result, struct error *error);
 
 /* FOLDER/ID/final.csv: the same rows, and a column `final` that says what was asked for. */
-int run_final_write(const char *folder, const char *id, const struct run_result *result, char *asked,
+int run_final_write(const char *folder, const char *id, const struct run_result *result, const char *asked,
                     struct error *error);
 /* Puts its test sets into `result`, in the place of those that hold fewer sequences. False, with nothing changed, if
  * there is no such file or something else was asked for. */

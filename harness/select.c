@@ -235,7 +235,7 @@ int select_make(const struct collection *collection, struct summary *summary, st
         sort_members(&s);
         choose(&s);
         for (int key = 0; key < experiment->swept_count; key++)
-            summary->shown[key] = !is_pooled(experiment, key) && collection_has_column(experiment, key);
+            summary->shown[key] = !is_pooled(experiment, key) && collection_column(experiment, key) != NULL;
     }
     for (int i = 0; result == 0 && i < s.combinations.count; i++)
         if (s.selected[i] >= 0)
@@ -325,7 +325,7 @@ static void write_header(const struct experiment *experiment, const struct summa
     csv_text(writer, "attention");
     for (int key = 0; key < experiment->swept_count; key++)
         if (summary->shown[key])
-            csv_text(writer, experiment->swept_keys[key]);
+            csv_text(writer, collection_column(experiment, key));
     csv_texts(writer, columns);
     csv_end_row(writer);
 }

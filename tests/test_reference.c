@@ -45,6 +45,15 @@ static const char search_yaml[] =
     "search: {min_layers: {over: model.layers, in: [1, 2], until: \"id.accuracy > 0.6\"}}\n"
     "plot: figure2_a5\n";
 
+static const char list_yaml[] = "name: small\n"
+                                "task: {name: flip_flop, seq_len: 16}\n"
+                                "model: {heads: 1, dim: 16, ffn_dim: 16, attention: rope}\n"
+                                "train: {steps: 5, batch: 2}\n"
+                                "eval: {id: {sequences: 20}}\n"
+                                "sweep: [{seed: 1}, {train.lr: 0.0020}, {task: {name: mqrar, variables: 2}}, "
+                                "{model.attention: {name: path, beta_max: 1.0}, task.seq_len: 18}]\n"
+                                "plot: table1\n";
+
 static struct path in_folder(const char *name)
 {
     return path_in(folder, name);
@@ -169,9 +178,9 @@ static void export_sweep(const char *yaml)
 
 static void an_exported_sweep_is_made_again_from_what_is_kept(void **state)
 {
-    static const char *const experiments[] = { select_yaml, search_yaml };
+    static const char *const experiments[] = { select_yaml, search_yaml, list_yaml };
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         export_sweep(experiments[i]);
         make_again(in_folder("kept/small").text, in_folder("again").text);
         assert_true(is_made_again(in_folder("kept/small").text, in_folder("again").text, "small.svg"));
