@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the shorter half of the tests of CUDA (STATELAB_REDUCED=1) on the emulation of a GPU: with threads from first to
-# last, from last to first, and with the shared memory of compute capability 8.6 and 8.9, and of 8.0. Each program has at
+# last, from last to first, and so with the shared memory of compute capability 8.6 and 8.9, and of 8.0. Each program has at
 # most LIMIT seconds: emulated.sh FOLDER (of the programs)
 set -u
 LIMIT=${LIMIT:-600}
@@ -17,7 +17,8 @@ for way in ORDER=forward ORDER=reverse SHARED=101376 SHARED=166912; do
         SHARED=*:test_cuda_attention) ;;
         SHARED=*) continue ;;
         esac
-        count "$way $(basename "$program")" "$output" env "STATELAB_EMULATOR_$way" timeout "$LIMIT" "$program"
+        count "$way $(basename "$program")" "$output" env STATELAB_EMULATOR_ORDER=reverse "STATELAB_EMULATOR_$way" \
+            timeout "$LIMIT" "$program"
     done
 done
 count_end

@@ -217,10 +217,10 @@ static const int heads[][3] = { { 1, 1, 1 }, { 3, 3, 3 }, { 3, 1, 1 }, { 1, 3, 3
 
 static void check_variant(struct device *device, enum precision precision, int v)
 {
-    static const int lengths[] = { 1, 2, 15, 62, 64, 65, 127, 128, 200, 513 }, widths[] = { 16, 32, 64, 128 };
+    static const int lengths[] = { 1, 15, 64, 65, 2, 62, 127, 128, 200, 513 }, widths[] = { 16, 32, 64, 128 };
     enum { LENGTHS = sizeof lengths / sizeof *lengths, WIDTHS = 4, HEADS = 5 };
     const struct attention_variant *variant = &attention_variants[v];
-    int most = getenv("STATELAB_REDUCED") ? 3 : LENGTHS;
+    int most = getenv("STATELAB_REDUCED") ? 4 : LENGTHS;
     for (int n = 0; n < most * WIDTHS; n++) {
         int t = n / WIDTHS, d = n % WIDTHS, h = (t + d + v) % HEADS;
         if (lengths[t] > 200)

@@ -117,11 +117,12 @@ static __device__ inline void gate_add(const struct attention_call &call, size_t
     sums.before += (parts[0] + parts[1]) + (parts[2] + parts[3]);
 }
 
-/* The sums of one query head become dlog_gate of this block's tokens, and begin again. */
+/* The sums of one query head become dlog_gate of this block's tokens, and begin again. parts: shared, free before and
+ * after. */
 static __device__ inline void gate_finish(const struct attention_call &call, const struct keys_place &at, int bh,
-                                          struct gate_sums &sums)
+                                          struct gate_sums &sums, float (*parts)[ATTENTION_BLOCK])
 {
-    __shared__ float parts[ATTENTION_THREADS / 32][ATTENTION_BLOCK];
+    static_assert(ATTENTION_THREADS == 4 * 32, "four parts are added");
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -183,6 +184,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
     extern __shared__ float4 shared[];
     char *base = reinterpret_cast<char *>(shared);
     auto k = carve_tile<tile<P, D>>(base), v = carve_tile<tile<P, D>>(base);
+    auto parts = reinterpret_cast<float(*)[ATTENTION_BLOCK]>(base); /* where p lies between the products */
     auto p = carve_tile<tile<P, ATTENTION_BLOCK>>(base), ds = TIGHT ? p : carve_tile<tile<P, ATTENTION_BLOCK>>(base);
     struct keys_place at = find_place(call);
     float *dkeys = PATH ? block_matrix(call, call.dkeys, at.bk, at.j, D)
@@ -223,7 +225,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
         if (COUNT == 1 && index + 1 < total)
             fetch_queries<P, D, KIND>(call, at, base, index + 1);
         if (call.gate && index % at.count == at.count - 1)
-            gate_finish(call, at, bh, sums);
+            gate_finish(call, at, bh, sums, parts);
     }
     store_slice(dkeys, ldk, dk, at.rows);
     store_slice(dvalues, call.in.ldv, dv, at.rows);

@@ -226,7 +226,8 @@ static __device__ inline void inverse_backward(const struct attention_call &call
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = quad_sum(dbeta[half]);
-        memory.dbeta[threadIdx.x / ATTENTION_THREADS * ATTENTION_BLOCK + own_row(half)] = sum;
+        if (threadIdx.x % 4 == 0)
+            memory.dbeta[threadIdx.x / ATTENTION_THREADS * ATTENTION_BLOCK + own_row(half)] = sum;
     }
     store_tile(shift<COLUMNS>(memory.b, square), own); /* the gradient of G */
     __syncthreads();

@@ -9,10 +9,13 @@ template <int P, int D, int KIND> struct rows_block {
     stage_ring<P, D, KIND, true> ring;
 };
 
+/* What gate_own_block needs: a square, and a number for each row. */
+enum { GATE_BYTES = SQUARE_BYTES + ATTENTION_BLOCK * (int)sizeof(float) };
+
 template <int P, int D, int KIND> static constexpr size_t rows_shared()
 {
     size_t ring = stage_ring<P, D, KIND, true>::BYTES;
-    return (KIND == KIND_PATH ? 1 : 2) * tile<P, D>::BYTES + (ring > SQUARE_BYTES ? ring : (size_t)SQUARE_BYTES);
+    return (KIND == KIND_PATH ? 1 : 2) * tile<P, D>::BYTES + (ring > GATE_BYTES ? ring : (size_t)GATE_BYTES);
 }
 
 template <int P, int D, int KIND>
@@ -79,11 +82,11 @@ static __device__ inline void gate_row_sums(const struct attention_call &call, s
 }
 
 /* dlog_gate of the block's own tokens s from its own queries: dlogits of i >= s with keys j < s, all sums of what
- * counts and no differences. before: of each row, all key blocks to the left. square: SQUARE_BYTES. */
+ * counts and no differences. before: of each row, all key blocks to the left. square: GATE_BYTES. */
 static __device__ inline void gate_own_block(const struct attention_call &call, float *square, int bh, int first,
                                              int rows, const float (&before)[2], float (&ds)[8][4])
 {
-    __shared__ float start[ATTENTION_BLOCK];
+    float *start = square + SQUARE_BYTES / sizeof(float);
     __syncthreads();
     store_floats(square, SQUARE_LD, ds);
 #pragma unroll

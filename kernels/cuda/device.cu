@@ -168,10 +168,10 @@ void cuda_join(struct cuda_device *cuda)
 static void cuda_close(struct device *device)
 {
     struct cuda_device *cuda = cuda_enter(device);
+    if (cuda->stream)
+        cudaStreamSynchronize(cuda->stream); /* a replay there uses what belongs to `beside` */
     if (cuda->beside)
         cuda_close(&cuda->beside->base);
-    if (cuda->stream)
-        cudaStreamSynchronize(cuda->stream);
     pthread_mutex_lock(&turn);
     cuda_cublas_close(cuda);
     pthread_mutex_unlock(&turn);
@@ -255,7 +255,8 @@ static __global__ void probe_kernel()
 {
 }
 
-static int check_card(const struct cuda_device *cuda, const struct cudaDeviceProp *card, struct error *error)
+/* Whether this program can run on the card; sets `overlap`. */
+static int check_card(struct cuda_device *cuda, const struct cudaDeviceProp *card, struct error *error)
 {
     if (card->major < 8)
         return error_set(error,
@@ -270,6 +271,8 @@ static int check_card(const struct cuda_device *cuda, const struct cudaDevicePro
                          "again with `make CUDA_ARCH=%d%d`",
                          cuda->ordinal, card->name, card->major, card->minor, card->major, card->minor);
     }
+    /* code for older cards, which a newer one takes as well, does not wait for the kernel before: see cuda_wait */
+    cuda->overlap = card->major >= 9 && attributes.ptxVersion >= 90;
     return 0;
 }
 
@@ -350,7 +353,6 @@ static int cuda_open(struct cuda_device *cuda, struct error *error)
     snprintf(cuda->name, sizeof cuda->name, "%s", card.name);
     cuda->multiprocessors = card.multiProcessorCount;
     cuda->shared_limit = static_cast<int>(card.sharedMemPerBlockOptin);
-    cuda->overlap = card.major >= 9;
     keep_memory(cuda->ordinal);
     struct cuda_device *beside = static_cast<struct cuda_device *>(malloc(sizeof *beside));
     if (!beside)

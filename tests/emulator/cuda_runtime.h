@@ -257,11 +257,12 @@ static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, v
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 struct cudaFuncAttributes {
-    int maxThreadsPerBlock;
+    int ptxVersion;
 };
 
-template <typename Kernel> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, Kernel)
+template <typename Kernel> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, Kernel)
 {
+    attributes->ptxVersion = 90;
     return cudaSuccess;
 }
 
